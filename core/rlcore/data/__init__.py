@@ -1,0 +1,1 @@
+"""Prompts, samples and the ragged batch."""

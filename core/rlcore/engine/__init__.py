@@ -1,0 +1,1 @@
+"""The loop: collect, prepare, update, sync; and evaluation."""

@@ -1,0 +1,1 @@
+"""The policy losses that come with the core."""

@@ -1,0 +1,1 @@
+"""From a YAML file to a validated manifest, with the position of every value."""

@@ -1,0 +1,1 @@
+"""What a plugin is: kinds, hooks, interfaces, discovery."""

@@ -1,0 +1,1 @@
+"""A run's folder: checkpoints, metrics, the record of what ran."""

@@ -1,0 +1,1 @@
+"""Contract tests and tiny models for the authors of plugins."""

@@ -1,0 +1,1 @@
+"""What torch plugins share: packed forward, log-probs, losses, optimizer, weights. Needs the extra rlcore[torch]."""

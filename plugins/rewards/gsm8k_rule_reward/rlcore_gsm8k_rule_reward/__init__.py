@@ -1,0 +1,1 @@
+"""The rule reward for GSM8K."""
