@@ -1,0 +1,191 @@
+"""A Hugging Face causal language model that is run on packed sequences and gives log-probs, never logits."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlcore.errors import ModelError
+from rlcore.torch.attention import PACKED
+from rlcore.torch.folder import is_folder, model_folder
+from rlcore.torch.logprobs import token_logprobs
+from rlcore.torch.packing import Packing
+
+if TYPE_CHECKING:
+    from rlcore.manifest.schema import ModelSection
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+"""Names of dtypes in manifests and weight specs."""
+
+# Configuration keys that change logits after the head; the probe below would notice, this names the cause.
+_LOGIT_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+
+# Both sums are float32 but in another order; a difference of design is far larger.
+_PROBE_TOLERANCE = 2e-3
+
+
+def read_config(section: ModelSection) -> Any:
+    """The transformers config of a model, dropout off: log-probs must depend on nothing but weights and tokens.
+
+    Reads config.json only. Raises ModelError for a folder that is missing or holds no model, and for an architecture
+    that is no causal language model or whose head is not a plain linear map.
+    """
+    folder = model_folder(section) if is_folder(section.path) else None
+    try:
+        config = AutoConfig.from_pretrained(
+            folder or section.path,
+            revision=section.revision,
+            trust_remote_code=section.trust_remote_code,
+            local_files_only=folder is not None,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"model.path: {section.path!r} can't be read as a model: {error}") from error
+    remote = section.trust_remote_code and "AutoModelForCausalLM" in getattr(config, "auto_map", {})
+    if not remote and type(config) not in AutoModelForCausalLM._model_mapping:
+        raise ModelError(f"model.path: {section.path!r} is of type {config.model_type!r}, no causal language model")
+    changes = [name for name in _LOGIT_CHANGES if getattr(config, name, None) not in (None, 1, 1.0)]
+    if changes:
+        raise ModelError(f"model.path: {section.path!r} changes logits by {', '.join(changes)}, which is not supported")
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and (name.endswith(("dropout", "_pdrop"))):
+            setattr(config, name, 0.0)
+    return config
+
+
+def load_model(
+    section: ModelSection, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """The model of a manifest with its weights in ``dtype``, set up for packed attention.
+
+    Before it is returned, its packed log-probs of two short sequences are compared with those that the model itself
+    gives for each alone, so that an architecture that packing would change is refused and never trained wrongly.
+
+    Raises ModelError, as ``read_config``, and for weights that are missing or don't fit.
+    """
+    config = read_config(section)
+    try:
+        model, info = cast("Any", AutoModelForCausalLM).from_pretrained(
+            section.path if not is_folder(section.path) else model_folder(section),
+            config=config,
+            revision=section.revision,
+            trust_remote_code=section.trust_remote_code,
+            local_files_only=is_folder(section.path),
+            dtype=dtype,
+            attn_implementation=PACKED,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise ModelError(f"model.path: {section.path!r} can't be loaded: {error}") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"]))
+        raise ModelError(f"model.path: {section.path!r} has no weights for: {missing}")
+    model.eval().to(device)
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise ModelError(f"model.path: {type(model).__name__} has no output head that is linear and without bias")
+    _probe(model)
+    return cast("nn.Module", model)
+
+
+@torch.no_grad()
+def _probe(model: Any) -> None:
+    """Refuse a model whose packed log-probs are not its own. One forward pass over 12 tokens each way."""
+    head = model.get_output_embeddings().weight
+    tokens = torch.arange(12, device=head.device) * 7 % min(head.shape[0], 251)
+    offsets = np.array([0, 7, 12])
+    packed = PackedModel(model, temperature=1.0, chunk_tokens=64)
+    predict = torch.tensor([*range(6), *range(7, 11)], device=head.device)
+    own = []
+    try:
+        got, _ = packed(tokens, Packing.of(offsets, head.device), predict, tokens[predict + 1], entropy=False)
+        model.set_attn_implementation("sdpa")
+        for row in (tokens[:7], tokens[7:]):
+            logits = model(input_ids=row[None], use_cache=False).logits[0, :-1].float()
+            own.append(logits.log_softmax(-1).gather(-1, row[1:, None])[:, 0])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{type(model).__name__} can't run on packed sequences: {error}") from error
+    finally:
+        model.set_attn_implementation(PACKED)
+    difference = (got - torch.cat(own)).abs().max().item()
+    half = head.dtype != torch.float32
+    if not difference <= (0.2 if half else _PROBE_TOLERANCE):
+        raise ModelError(
+            f"{type(model).__name__} gives other log-probs for packed sequences than for each alone "
+            f"(by {difference:.2g}); it mixes tokens outside attention, or changes logits, and is not supported"
+        )
+
+
+class PackedModel(nn.Module):
+    """Token log-probs of packed sequences; the root module that a train backend shards.
+
+    The head runs in here, so that the parameters it reads are gathered like every other, and only for the tokens that
+    are asked for, chunk by chunk: logits of all tokens never exist.
+    """
+
+    def __init__(self, model: nn.Module, *, temperature: float, chunk_tokens: int) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.chunk_tokens = chunk_tokens
+
+    def forward(
+        self, tokens: Tensor, packing: Packing, predict: Tensor, targets: Tensor, *, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probs float32[L] of ``targets`` int64[L] at temperature, each predicted by the hidden state at position
+        ``predict`` int64[L] of ``tokens`` int64[T]; and the entropy float32[L] of each distribution, if asked for.
+        """
+        model = cast("Any", self.model)
+        hidden = model.base_model(
+            input_ids=tokens[None], position_ids=packing.position_ids, use_cache=False, packing=packing
+        ).last_hidden_state[0]
+        return token_logprobs(
+            hidden[predict],
+            model.get_output_embeddings().weight,
+            targets,
+            temperature=self.temperature,
+            chunk_tokens=self.chunk_tokens,
+            entropy=entropy,
+        )
+
+
+def decoder_layers(model: nn.Module) -> nn.ModuleList:
+    """The stack of decoder layers of a causal language model: what is sharded and checkpointed one by one."""
+    stacks = [m for m in cast("Any", model).base_model.children() if isinstance(m, nn.ModuleList)]
+    if len(stacks) != 1:
+        raise ModelError(f"{type(model).__name__} has {len(stacks)} stacks of layers, not one; it is not supported")
+    return stacks[0]
+
+
+def plain_twin(model: nn.Module) -> nn.Module:
+    """A module of the same architecture with transformers' own attention, on the meta device, in eval mode.
+
+    It has no weights until some are put in; its buffers (rotary frequencies) are those of ``model``.
+    """
+    with torch.device("meta"):
+        twin = cast("Any", type(model))(copy.deepcopy(model.config))
+    twin.set_attn_implementation("sdpa")
+    own = dict(model.named_modules())
+    for name, module in twin.named_modules():
+        for key in module._buffers:
+            module._buffers[key] = own[name]._buffers[key]
+    return cast("nn.Module", twin.eval().requires_grad_(False))
+
+
+def share_parameters(model: nn.Module, twin: nn.Module) -> None:
+    """Let the twin's parameters be those that ``model`` has at this moment: the same storage, without gradients."""
+    own = dict(model.named_modules())
+    for name, module in twin.named_modules():
+        for key, parameter in own[name].named_parameters(recurse=False):
+            module.register_parameter(key, nn.Parameter(parameter.detach(), requires_grad=False))
+
+
+def drop_parameters(twin: nn.Module) -> None:
+    """Take the twin's parameters away again, so that nobody reads storage that was freed."""
+    for module in twin.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            module.register_parameter(key, nn.Parameter(parameter.to("meta"), requires_grad=False))
