@@ -91,7 +91,8 @@ class Sample:
     """One answer to one prompt: what a reward function is given.
 
     ``response`` is the generated text, without special tokens and stop strings. ``rewards`` holds the score of each
-    reward by its name in the manifest, ``reward`` their weighted sum; both are empty until scored.
+    reward by its name in the manifest, ``reward`` their weighted sum; both are empty until scored. ``answers`` holds
+    the answer that a reward found in the response, for those that tell it: what ``maj@k`` votes on.
     """
 
     prompt: Prompt
@@ -102,6 +103,7 @@ class Sample:
     reward: float = float("nan")
     rewards: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ground_truth(self) -> Any:
@@ -128,9 +130,15 @@ class Sample:
         """Number of generated tokens."""
         return sum(len(s.tokens) for s in self.segments if s.kind == "generated")
 
-    def scored(self, reward: float, rewards: Mapping[str, float], metrics: Mapping[str, float]) -> Sample:
+    def scored(
+        self,
+        reward: float,
+        rewards: Mapping[str, float],
+        metrics: Mapping[str, float],
+        answers: Mapping[str, str] | None = None,
+    ) -> Sample:
         """The same sample with its scores."""
-        return replace(self, reward=reward, rewards=dict(rewards), metrics=dict(metrics))
+        return replace(self, reward=reward, rewards=dict(rewards), metrics=dict(metrics), answers=dict(answers or {}))
 
 
 @dataclass(frozen=True, slots=True)

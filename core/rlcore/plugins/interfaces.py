@@ -226,8 +226,9 @@ class RewardContext:
     name: str
 
 
-Score = float | Mapping[str, float]
-"""A reward's result: a number, or a mapping with ``score`` and further numbers to log."""
+Score = float | Mapping[str, float | str]
+"""A reward's result: a number, or a mapping with ``score``, further numbers to log, and perhaps ``answer``: the text
+that the reward took for the answer, in one spelling for equal answers, on which ``maj@k`` votes."""
 
 Reward = Callable[[Sample], Score | Awaitable[Score]]
 """A function of one sample; or any object with ``score_batch(samples) -> Sequence[Score]`` instead."""

@@ -7,6 +7,7 @@ and equal values are equal strings.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -35,10 +36,8 @@ def first_number(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number of the text in canonical form, or None."""
-    last = None
-    for last in _NUMBER.finditer(text):
-        pass
-    return list(_numbers(last))[-1] if last else None
+    matches = deque(_NUMBER.finditer(text), maxlen=1)
+    return list(_numbers(matches[0]))[-1] if matches else None
 
 
 def number(value: Any) -> str | None:

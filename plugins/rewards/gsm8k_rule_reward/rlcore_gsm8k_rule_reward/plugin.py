@@ -6,6 +6,7 @@ from typing import Literal
 
 from rlcore import PluginConfig, Reward, Sample, hookimpl
 from rlcore.errors import RewardError
+
 from rlcore_gsm8k_rule_reward.numbers import first_number, last_number, number
 
 
