@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-Kind = Literal["trainer", "rollout", "algorithm", "loss", "reward", "tracker"]
-
-GROUPS: Mapping[Kind, str] = {
-    "trainer": "rlcore.trainers",
-    "rollout": "rlcore.rollout",
-    "algorithm": "rlcore.algorithms",
-    "loss": "rlcore.losses",
-    "reward": "rlcore.rewards",
-    "tracker": "rlcore.trackers",
-}
-"""The entry-point group of each kind of plugin."""
+from rlcore.plugins.kinds import GROUPS as GROUPS
+from rlcore.plugins.kinds import Kind as Kind
 
 
 class PluginConfig(BaseModel):

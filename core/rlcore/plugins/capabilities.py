@@ -1,0 +1,44 @@
+"""What one part of a run needs of another, compared before anything starts (docs/capabilities.md)."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEANING: Mapping[str, str] = {
+    "groups": "rollout.samples_per_prompt above 1",
+    "role:reference": "a reference model, held where algorithm.kl is set",
+    "role:critic": "a critic section",
+    "batch:rollout_logprobs": "log-probs of sampled tokens from the rollout engine",
+    "batch:old_logprobs": "the trainer's log-probs before the update",
+    "batch:ref_logprobs": "the reference model's log-probs: algorithm.kl",
+    "batch:values": "a critic's values: a critic section",
+    "weights:in_place": "a trainer that lends its module, in one process with the engine",
+    "weights:stream": "a trainer that streams its weights",
+}
+"""The capabilities that the core itself brings or asks for, and what brings each."""
+
+
+def missing(needs: Mapping[str, frozenset[str]], provides: Mapping[str, frozenset[str]]) -> list[str]:
+    """A sentence for each capability that a part of the run needs and no part provides.
+
+    Args:
+        needs: Part of the run ("algorithm grpo", "rollout hf") to the capabilities it needs.
+        provides: Part of the run to those it provides. A part may serve itself.
+    """
+    provided = frozenset().union(*provides.values())
+    return [
+        f"{part} needs {capability}, which nothing in this run provides{_advice(capability, provided)}"
+        for part, capabilities in needs.items()
+        for capability in sorted(capabilities - provided)
+    ]
+
+
+def _advice(capability: str, provided: frozenset[str]) -> str:
+    if capability in MEANING:
+        return f" ({MEANING[capability]})"
+    close = get_close_matches(capability, sorted({*provided, *MEANING}), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
