@@ -29,7 +29,7 @@ class Section(BaseModel):
 
 
 class PluginSection(Section):
-    """A mapping that names a plugin and holds its options beside the core's."""
+    """A mapping that names a plugin and holds its options beside the core's; in a file a name alone will do."""
 
     use: str
     """Name of an installed plugin, or path of a local .py file that implements the hook."""
@@ -60,7 +60,7 @@ class ColumnsSection(Section):
     prompt: str | None = None
     """Column with the question: a string, or a list of {role, content}."""
     ground_truth: str | None = None
-    """Column with the right answer."""
+    """Column with the right answer; a null that is written out says that no reward reads one."""
     source: str | None = None
     """Column with the name of the data set."""
     id: str | None = None
@@ -175,9 +175,9 @@ class AlgorithmSection(PluginSection):
 
     loss: PluginSection | None = None
     """The policy loss and its options; a name alone will do."""
-    aggregate: (
-        Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] | None
-    ) = None
+    aggregate: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] | None = (
+        None
+    )
     """How losses of tokens are averaged over an update."""
     kl: KlSection | None = None
     """KL term against the reference model; null holds no reference model."""
@@ -243,7 +243,7 @@ class RunSection(Section):
     """Newest checkpoints that are kept."""
     keep_rollouts: NonNegativeInt = 20
     """Newest rollout files that are kept; 0 writes none."""
-    trackers: list[str | PluginSection] = ["console", "jsonl"]
+    trackers: list[PluginSection] = [PluginSection(use="console"), PluginSection(use="jsonl")]
     """Where metrics go: names, or mappings with options."""
 
 
@@ -274,7 +274,7 @@ class Manifest(Section):
     """What the run runs on."""
     run: RunSection = RunSection()
     """How long, how often, and where to."""
-    base: Path = Field(default=Path("."), exclude=True, json_schema_extra={"internal": True})
+    base: Path = Field(default=Path(), exclude=True, json_schema_extra={"internal": True})
     """Folder of the manifest file: paths are relative to it; not a key of the manifest."""
 
     def path(self, given: str) -> Path:

@@ -1,0 +1,181 @@
+"""What sections must agree on. Each check is one function that yields problems with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rlcore.manifest.layers import looks_like_path
+from rlcore.manifest.nodes import KeyPath, Problem
+from rlcore.manifest.schema import Manifest
+from rlcore.manifest.sections import kind_at
+from rlcore.manifest.validate import Validation, is_trust_key
+from rlcore.plugins.capabilities import missing
+from rlcore.plugins.discovery import find_plugins
+
+# What the loop computes for any estimator and loss; the rest depends on the manifest.
+_ALWAYS = ("reward", "group", "unit", "truncated", "weight_version", "loss_mask", "token_rewards")
+_ON_DEMAND = ("rollout_logprobs", "old_logprobs", "logprobs", "entropy")
+DATA_SUFFIXES = (".parquet", ".jsonl")
+
+Check = Callable[[Validation, Manifest], Iterator[Problem]]
+
+
+def check(state: Validation) -> Iterator[Problem]:
+    """Every problem between sections. Where the manifest is wrong in itself, those that can still be told."""
+    yield from _trust(state)
+    if state.manifest is not None:
+        for one in _CHECKS:
+            yield from one(state, state.manifest)
+
+
+def find_warnings(state: Validation) -> Iterator[Problem]:
+    """What is allowed but seldom meant."""
+    if state.manifest is not None:
+        for one in _WARNINGS:
+            yield from one(state, state.manifest)
+
+
+def _trust(state: Validation) -> Iterator[Problem]:
+    rule = "code that comes with a model is allowed by model.trust_remote_code alone; remove it here"
+    for path, node in state.root.walk():
+        if is_trust_key(path[-1]) and path != ("model", "trust_remote_code"):
+            yield Problem(node.where, path, rule)
+        elif isinstance(node.value, str) and is_trust_key(node.value.partition("=")[0]):  # an argument in a list
+            yield Problem(node.source, path, rule)
+
+
+def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    provides = {"core": frozenset({f"batch:{name}" for name in (*_ALWAYS, *_ON_DEMAND)} | {"role:policy"})}
+    if manifest.algorithm.kl is not None and manifest.algorithm.kl.coef:
+        provides["algorithm.kl"] = frozenset({"role:reference", "batch:ref_logprobs"})
+    if manifest.rollout.samples_per_prompt > 1:
+        provides["rollout.samples_per_prompt"] = frozenset({"groups"})
+    needs: dict[KeyPath, tuple[str, frozenset[str]]] = {}
+    for path, config in state.configs.items():
+        use = state.root.get(*path, "use")
+        part = f"{kind_at(path)} {use.value if use else '?'}"
+        try:
+            needs[path] = part, frozenset(config.needs())
+            provides[part] = frozenset(config.provides())
+        except Exception as error:  # noqa: BLE001 - a plugin's own code
+            yield state.problem((*path, "use"), f"{part}: asking what it needs and provides failed: {error!r}")
+    for path, (part, capabilities) in needs.items():
+        if "groups" in capabilities and manifest.rollout.samples_per_prompt == 1:
+            message = f"{part} compares the samples of a prompt, and one has nothing to be compared with; set 2 or more"
+            yield state.problem(("rollout", "samples_per_prompt"), message)
+        for sentence in missing({part: capabilities - {"groups"}}, provides):
+            yield state.problem((*path, "use"), sentence)
+
+
+def _algorithm(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    # Where the estimator could not be asked for its defaults, nothing is known to be missing.
+    if ("algorithm",) not in state.configs:
+        return
+    brings = f"algorithm {manifest.algorithm.use} brings no default for it"
+    if manifest.algorithm.loss is None:
+        names = ", ".join(dict.fromkeys(info.name for info in find_plugins("loss")))
+        yield state.problem(("algorithm", "loss"), f"is needed, as {brings}; installed: {names or 'none'}")
+    if manifest.algorithm.aggregate is None:
+        yield state.problem(("algorithm", "aggregate"), f"is needed, as {brings}; token-mean is a common one")
+
+
+def _reference(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    kl = manifest.algorithm.kl
+    if manifest.reference is not None and (kl is None or not kl.coef):
+        message = "nobody uses a reference model without a KL term; set algorithm.kl, or remove this section"
+        yield state.problem(("reference",), message)
+
+
+def _sizes(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    data, trainer = manifest.data, manifest.trainer
+    if (trainer.prompts_per_update or 0) > data.prompts_per_step:
+        message = f"must be at most data.prompts_per_step ({data.prompts_per_step}), got {trainer.prompts_per_update}"
+        yield state.problem(("trainer", "prompts_per_update"), message)
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    for name, section in (("trainer", trainer), ("reference", manifest.reference)):
+        if section is not None and section.tokens_per_micro_batch < longest:
+            message = (
+                f"must hold the longest sequence, as none is ever split: data.max_prompt_tokens + "
+                f"data.max_response_tokens = {longest}, got {section.tokens_per_micro_batch}"
+            )
+            yield state.problem((name, "tokens_per_micro_batch"), message)
+    if manifest.rollout.min_tokens > data.max_response_tokens:
+        message = (
+            f"must be at most data.max_response_tokens ({data.max_response_tokens}), got {manifest.rollout.min_tokens}"
+        )
+        yield state.problem(("rollout", "min_tokens"), message)
+
+
+def _evaluation(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    evaluation, samples = manifest.eval, manifest.eval.samples_per_prompt
+    for i, k in enumerate(evaluation.k):
+        if k > samples:
+            yield state.problem(("eval", "k", i), f"must be at most eval.samples_per_prompt ({samples}), got {k}")
+    if samples > 1 and evaluation.temperature == 0:
+        message = f"greedy decoding gives {samples} equal answers; set eval.temperature above 0, or this to 1"
+        yield state.problem(("eval", "samples_per_prompt"), message)
+    if not manifest.data.val:
+        for key, on in (("eval_first", manifest.run.eval_first), ("eval_every", manifest.run.eval_every)):
+            if on:
+                yield state.problem(("run", key), "there is nothing to evaluate on; set data.val")
+
+
+def _files(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    for key in ("train", "val"):
+        given = getattr(manifest.data, key)
+        files = [given] if isinstance(given, str) else given or []
+        for i, name in enumerate(files):
+            path: KeyPath = ("data", key) if isinstance(given, str) else ("data", key, i)
+            file = Path(name)
+            if not name or not file.exists():
+                yield state.problem(path, f"no such file: {name}")
+            elif not file.is_file():
+                yield state.problem(path, f"{name} is a folder; name the files in it")
+            elif file.suffix not in DATA_SUFFIXES:
+                yield state.problem(path, f"{name} must end in {' or '.join(DATA_SUFFIXES)}")
+        if key == "train" and not files:
+            yield state.problem(("data", "train"), "names no file")
+
+
+def _model(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    given = manifest.model.path
+    if not given:
+        yield state.problem(("model", "path"), "must be a Hugging Face id or a folder, got ''")
+    elif looks_like_path(given):
+        if not Path(given).is_dir():
+            yield state.problem(("model", "path"), f"no such folder: {given}")
+        elif not (Path(given) / "config.json").is_file():
+            yield state.problem(("model", "path"), f"{given} holds no config.json; it is no Hugging Face model folder")
+
+
+def _warn_filters(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    for key, off in (("top_p", 1.0), ("top_k", 0)):
+        if getattr(manifest.rollout, key) != off:
+            message = (
+                "the engine's log-probs are those of the tokens it kept, the trainer's those of the whole vocabulary; "
+                f"training is off-policy by that difference ({off:g} keeps all)"
+            )
+            yield state.problem(("rollout", key), message)
+
+
+def _warn_kl(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    kl = manifest.algorithm.kl
+    if kl is not None and kl.placement == "loss" and kl.estimator == "k1" and kl.coef:
+        message = "as a loss term k1 has an expected gradient of zero; take k2 or k3, or put it in the reward"
+        yield state.problem(("algorithm", "kl", "estimator"), message)
+    if kl is not None and not kl.coef:
+        message = "0 switches the KL term off, and no reference model is held"
+        yield state.problem(("algorithm", "kl", "coef"), message)
+
+
+def _warn_model(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    given = manifest.model.path
+    if not looks_like_path(given) and (manifest.base / given).is_dir():
+        yield state.problem(
+            ("model", "path"), f"is taken for an id on the hub; for the folder beside the manifest write ./{given}"
+        )
+
+
+_CHECKS: tuple[Check, ...] = (_capabilities, _algorithm, _reference, _sizes, _evaluation, _files, _model)
+_WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_kl, _warn_model)
