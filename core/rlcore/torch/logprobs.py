@@ -48,39 +48,42 @@ def token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Saves its inputs; the backward pass computes each chunk's logits again."""
+    """Saves its inputs and the log-probs; the backward pass computes each chunk's logits again."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk_tokens: int, entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.save_for_backward(hidden, weight, targets)
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
-        ctx.set_materialize_grads(False)  # so that an unused entropy has the gradient None, not zeros
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         entropies = torch.empty_like(logprobs) if entropy else None
         for rows in _chunks(len(hidden), chunk_tokens):
-            logp = _log_softmax(hidden[rows], weight, temperature)
+            # softmax converts as it reads: there is no float32 copy of bfloat16 logits.
+            logp = torch.log_softmax(_logits(hidden[rows], weight, temperature), -1, dtype=dtype)
             logprobs[rows] = logp.gather(1, targets[rows, None])[:, 0]
             if entropies is not None:
                 entropies[rows] = _entropy(logp, logp.exp())
+        ctx.save_for_backward(hidden, weight, targets, logprobs)
+        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+        ctx.set_materialize_grads(False)  # so that an unused entropy has the gradient None, not zeros
         return logprobs, entropies
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets = ctx.saved_tensors
+        hidden, weight, targets, logprobs = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        if grad is None:
+            grad = torch.zeros_like(logprobs)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         # Summed in float32 over chunks: in bfloat16 the gradient would depend on their number.
-        sum_dtype = torch.promote_types(weight.dtype, torch.float32)
-        grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if wants_weight else None
+        grad_weight = torch.zeros_like(weight, dtype=logprobs.dtype) if wants_weight else None
         for rows in _chunks(len(hidden), ctx.chunk_tokens):
             grad_logits = _grad_logits(
-                _log_softmax(hidden[rows], weight, ctx.temperature),
+                _logits(hidden[rows], weight, ctx.temperature),
                 targets[rows, None],
-                None if grad is None else grad[rows, None] / ctx.temperature,
+                logprobs[rows, None],
+                grad[rows, None] / ctx.temperature,
                 None if grad_entropy is None else grad_entropy[rows, None] / ctx.temperature,
                 hidden.dtype,
             )
@@ -97,39 +100,35 @@ def _chunks(length: int, size: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, length, size))
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """[C, V] in at least float32."""
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """[C, V]; in at least float32 where a temperature divides them."""
     logits = hidden @ weight.T
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    if temperature != 1:
-        logits = logits.to(dtype).div_(temperature)
-    return torch.log_softmax(logits, -1, dtype=dtype)  # the cast is fused: no float32 copy of the logits
+    return logits if temperature == 1 else logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
 
 
 def _entropy(logp: Tensor, p: Tensor) -> Tensor:
     """−Σ_v p_v log p_v, [C]; a batched dot product, so that no [C, V] product exists."""
-    return torch.linalg.vecdot(p, logp).neg_()
+    negative: Tensor = torch.linalg.vecdot(p, logp)
+    return negative.neg_()
 
 
 def _grad_logits(
-    logp: Tensor, targets: Tensor, grad: Tensor | None, grad_entropy: Tensor | None, dtype: torch.dtype
+    logits: Tensor, targets: Tensor, logprobs: Tensor, grad: Tensor, grad_entropy: Tensor | None, out_dtype: torch.dtype
 ) -> Tensor:
-    """Gradient with respect to the logits, [C, V]; consumes ``logp``. All others [C, 1], divided by the temperature.
+    """The gradient with respect to the logits z, [C, V]; arguments but ``logits`` are [C, 1].
 
-    d log p_y / d z_v = [v = y] − p_v, and d H / d z_v = −p_v (log p_v + H).
+    With y the target, d log p_y / d z_v = [v = y] − p_v and d H / d z_v = −p_v (log p_v + H).
     """
-    out = logp if logp.dtype == dtype else torch.empty_like(logp, dtype=dtype)
+    dtype = logprobs.dtype
     if grad_entropy is None:
-        if grad is None:
-            return out.zero_()
-        at_target = logp.gather(1, targets).expm1_().mul_(-grad)
-        torch.mul(logp.exp_(), -grad, out=out)
+        p = torch.softmax(logits, -1, dtype=dtype)
+        at_target = torch.expm1(logprobs) * -grad
+        factor = -grad
     else:
+        logp = torch.log_softmax(logits, -1, dtype=dtype)
         p = logp.exp()
-        entropy = _entropy(logp, p)[:, None]
-        grad = torch.zeros_like(grad_entropy) if grad is None else grad
-        factor = logp.add_(entropy).mul_(grad_entropy).add_(grad).neg_()
-        grads = factor.mul_(p)
-        at_target = grads.gather(1, targets) + grad
-        out.copy_(grads)
-    return out.scatter_(1, targets, at_target.to(dtype))
+        factor = logp.add_(_entropy(logp, p)[:, None]).mul_(-grad_entropy).sub_(grad)
+        at_target = factor.gather(1, targets) * logprobs.exp() + grad
+    out = p if p.dtype == out_dtype else torch.empty_like(p, dtype=out_dtype)
+    torch.mul(p, factor, out=out)
+    return out.scatter_(1, targets, at_target.to(out_dtype))

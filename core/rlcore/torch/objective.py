@@ -131,7 +131,7 @@ class Objective:
         taken = _RESERVED & output.metrics.keys()
         if taken:
             raise BrokenPluginError(
-                f"{self.spec.policy} reports metrics under the core's own names: {', '.join(sorted(taken))}; rename them"
+                f"{self.spec.policy} reports metrics under the core's own names, {', '.join(sorted(taken))}: rename"
             )
         # A loss of shape [] or [S] would broadcast against the weights and train on something else, in silence.
         for name, value in (("loss", output.loss), *output.metrics.items()):
