@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROLES = ("system", "user", "assistant")
 END = "<|end|>"
@@ -24,10 +27,13 @@ def write_tiny_model(
     tied: bool = True,
     seed: int = 0,
     dtype: str = "float32",
+    initializer_range: float = 0.02,
 ) -> Path:
     """Write a Hugging Face folder with a Qwen3 of these sizes and a tokenizer that takes each byte for a token.
 
-    The vocabulary is 256 bytes and a token each for padding, the end of a turn, and the three roles. Returns ``folder``.
+    The vocabulary is 256 bytes and a token each for padding, the end of a turn, and the three roles. Weights are normal
+    with deviation ``initializer_range``: at 0.02 the model is good to train and its output next to uniform; from 0.2 on
+    attention and context matter to it, as a test of either wants. Returns ``folder``.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -44,19 +50,20 @@ def write_tiny_model(
         head_dim=hidden_size // heads,
         max_position_embeddings=4096,
         tie_word_embeddings=tied,
+        initializer_range=initializer_range,
         bos_token_id=None,
         eos_token_id=ids[END],
         pad_token_id=ids[PAD],
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config).to(getattr(torch, dtype))
+        model = Qwen3ForCausalLM(config).to(getattr(torch, dtype))  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     return folder
 
 
-def write_byte_tokenizer(folder: Path):  # type: ignore[no-untyped-def] # noqa: ANN201 - transformers has no types
-    """Write the byte tokenizer with its chat template into ``folder`` and return it."""
+def write_byte_tokenizer(folder: Path) -> Any:
+    """Write the byte tokenizer with its chat template into ``folder`` and return it, a transformers tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -64,7 +71,7 @@ def write_byte_tokenizer(folder: Path):  # type: ignore[no-untyped-def] # noqa: 
     tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=PAD,

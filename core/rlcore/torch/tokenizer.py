@@ -31,14 +31,15 @@ def model_source(section: ModelSection, base: Path | None = None) -> tuple[str, 
     """What to hand to ``from_pretrained``, and whether it is a folder on this machine.
 
     A path that starts with ``.``, ``/`` or ``~`` is a folder, relative to ``base`` (the manifest's folder; left out,
-    the working directory); all else is a hub id. Raises ``ModelError`` for a folder that does not exist.
+    the working directory); so is one without such a start that is there. All else is a hub id. Raises ``ModelError``
+    for a folder that does not exist.
     """
-    if not section.path.startswith((".", "/", "~")):
-        return section.path, False
     folder = ((base or Path()) / Path(section.path).expanduser()).resolve()
-    if not folder.is_dir():
+    if folder.is_dir():
+        return str(folder), True
+    if section.path.startswith((".", "/", "~")):
         raise ModelError(f"model.path: {section.path!r} is no folder (looked for {folder})")
-    return str(folder), True
+    return section.path, False
 
 
 def load_tokenizer(section: ModelSection, base: Path | None = None) -> Tokenizer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rlcore.errors import ModelError
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
@@ -22,6 +23,9 @@ ATTENTION = "rlcore_hf_cached"
 """Name of the attention over the cache in transformers' registry."""
 
 _SLOT_STEP = 64
+
+# Arguments with which models change what attention computes; dropping one would change the model.
+_UNSUPPORTED = ("softcap", "s_aux", "sinks", "position_bias", "indices")
 
 
 class PromptCache:
@@ -132,13 +136,16 @@ def cached_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    **_: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer in the form of transformers' ``AttentionInterface``; returns [R, Q, H, D].
 
     With one query a row (decoding), heads that share a key-value head are handed over as that head's queries, so that
     the cache is never repeated. With more (prefill), attention is causal; padding on the right is seen by none.
+    Raises ModelError for what it does not compute: soft caps, sinks, position biases.
     """
+    if odd := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
+        raise ModelError(f"{type(module).__name__} asks for {', '.join(odd)}, which rollout 'hf' does not compute")
     rows, heads, queries, dim = query.shape
     if queries > 1:
         grouped = heads != key.shape[1]

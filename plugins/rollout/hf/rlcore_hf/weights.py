@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rlcore.errors import ModelError, WeightSyncError
+from rlcore.torch.model import DTYPES, read_config
 from torch import Tensor, nn
 
 from rlcore_hf.cache import ATTENTION, PromptCache
@@ -14,11 +15,10 @@ from rlcore_hf.cache import ATTENTION, PromptCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlcore.manifest.schema import ModelSection
     from rlcore.plugins.interfaces import RolloutContext, WeightReceiver
 
-# Options with which models change logits after the head, or attend in ways that the cache does not.
-_UNSUPPORTED = ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling")
+# Options with which models change logits after the head; the probe would miss those that small logits don't feel.
+_UNSUPPORTED = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
 class Weights:
@@ -111,19 +111,13 @@ def cached_attention_in(model: Any) -> Iterator[None]:
 
 def new_model(context: RolloutContext) -> Any:
     """A causal LM of the context's architecture, dtype and device, its weights still to come."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    section: ModelSection = context.model
-    try:
-        config = AutoConfig.from_pretrained(
-            section.path, revision=section.revision, trust_remote_code=section.trust_remote_code
+    section = context.model
+    with torch.device(context.device):
+        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            read_config(section), dtype=DTYPES[section.dtype], trust_remote_code=section.trust_remote_code
         )
-        with torch.device(context.device):
-            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=getattr(torch, section.dtype), trust_remote_code=section.trust_remote_code
-            )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model.path: no model can be made from {section.path}: {error}") from error
     return model.eval().requires_grad_(False)
 
 
