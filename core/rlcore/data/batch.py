@@ -125,7 +125,13 @@ class Batch:
 
     def sum_rows(self, column: Array) -> NDArray[np.float64]:
         """Sum of a token column over each sequence, float64[N]."""
-        sums: NDArray[np.float64] = np.bincount(self.rows, weights=column, minlength=len(self)).astype(np.float64)
+        if column.shape != self.tokens.shape:
+            raise BatchError(f"a token column has shape {self.tokens.shape}, not {column.shape}")
+        sums = np.zeros(len(self))
+        # reduceat gives an empty row its neighbour's value.
+        filled = self.lengths > 0
+        if filled.any():
+            sums[filled] = np.add.reduceat(column, self.offsets[:-1][filled], dtype=np.float64)
         return sums
 
     def spread(self, column: Array) -> Array:
@@ -212,7 +218,9 @@ class Batch:
         token_columns, sample_columns = {}, {}
         offsets: dict[str, NDArray[np.int64]] = {}
         for name in table.column_names:
-            array = table.column(name).combine_chunks()
+            column = table.column(name)
+            # Combining copies, also a single chunk.
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
             if pa.types.is_large_list(array.type) or pa.types.is_list(array.type):
                 starts = array.offsets.to_numpy().astype(np.int64)
                 offsets[name] = starts - starts[0] if len(starts) else np.zeros(1, np.int64)

@@ -40,8 +40,12 @@ class DataFile:
     rows: Sequence[Row]
 
     def has(self, column: str) -> bool:
-        """Whether any row has this column, null or not; dots reach into structs."""
-        return any(reach(row.values, column) is not MISSING for row in self.rows)
+        """Whether there is such a column, null or not; dots reach into structs."""
+        if any(column in row.values for row in self.rows):
+            return True
+        # A struct that is null says nothing of its fields; the other rows decide.
+        found = [reach(row.values, column) for row in self.rows]
+        return any(value is not None and value is not MISSING for value in found) or MISSING not in found
 
     @property
     def columns(self) -> list[str]:

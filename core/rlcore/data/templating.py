@@ -115,9 +115,10 @@ def _check_message(message: Message, number: int) -> None:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
         raise DataError(f"message {number} has role {role!r}; it must be a string such as 'user'")
-    parts = content if isinstance(content, list) else []
-    readable = isinstance(content, str) or all(isinstance(part, Mapping) and "text" in part for part in parts)
-    if not readable or (content is None and "tool_calls" not in message):
+    if content is None and "tool_calls" in message:
+        return
+    parts = content if isinstance(content, list) else None
+    if not isinstance(content, str) and not (parts and all(isinstance(p, Mapping) and "text" in p for p in parts)):
         raise DataError(f"message {number} ({role}) has content {content!r:.60}; it must be text")
 
 
