@@ -149,7 +149,7 @@ def _bounded(words: str, metadata: Collection[Any]) -> str:
         if (pattern := getattr(item, "pattern", None)) is not None:
             limits.append(f"that matches {getattr(pattern, 'pattern', pattern)}")
         if getattr(item, "min_length", None):
-            limits.append(f"with {item.min_length} entries or more")
+            limits.append("that is not empty" if item.min_length == 1 else f"of length {item.min_length} or more")
     return " ".join([words, " and ".join(limits)]).strip()
 
 
