@@ -50,6 +50,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer: query [1, H, T, D], key and value [1, H_kv, T, D]; returns [1, T, H, D].
@@ -58,7 +59,8 @@ def packed_attention(
     longer than the sliding window.
     """
     refused = [name for name in _UNSUPPORTED if kwargs.get(name) is not None]
-    if attention_mask is not None or dropout or not (kwargs.get("is_causal") or getattr(module, "is_causal", True)):
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    if attention_mask is not None or dropout or not causal:
         refused.append("a mask, dropout or attention that is not causal")
     if refused:
         raise ModelError(

@@ -59,7 +59,7 @@ class Packing:
         lengths = np.diff(self.offsets)
         inverse = np.empty(self.offsets[-1], np.int64)
         groups: list[list[int]] = []
-        for row in np.argsort(-lengths, kind="stable"):
+        for row in np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]:
             longest = lengths[groups[-1][0]] if groups else 0
             # At most a quarter of a bucket is padding, and short sequences are not split into many buckets.
             if not groups or longest - lengths[row] > max(16, longest // 4):
@@ -69,7 +69,7 @@ class Packing:
         for group in groups:
             steps = np.arange(lengths[group[0]])
             starts, sizes = self.offsets[group][:, None], lengths[group][:, None]
-            index = starts + np.minimum(steps, np.maximum(sizes - 1, 0))
+            index = starts + np.minimum(steps, sizes - 1)
             real = steps < sizes
             inverse[index[real]] = start + np.flatnonzero(real)
             buckets.append(torch.from_numpy(index).to(device))

@@ -64,6 +64,7 @@ class FsdpBackend(TrainBackend):
         self.optimizer = build_optimizer(self.parameters.values(), context.train) if self.trains else None
         self.updates = 0
         self._twin: nn.Module | None = None
+        self._lent = False
         self._objective: tuple[LossSpec, Objective] | None = None
 
     def _shard(self, model: nn.Module, config: Config) -> PackedModel:
@@ -85,6 +86,7 @@ class FsdpBackend(TrainBackend):
         unknown = sorted(set(want) - {"logprobs", "entropy"})
         if unknown:
             raise PluginError(f"fsdp computes logprobs and entropy, not {', '.join(unknown)}")
+        self._need_home()
         columns = {name: np.zeros(len(batch.tokens), np.float32) for name in want}
         with torch.no_grad():
             for rows in self._split(batch):
@@ -100,6 +102,7 @@ class FsdpBackend(TrainBackend):
         """Add the gradient of the loss, summed over micro-batches and ranks. Rows without live tokens are skipped;
         where there are no others there is no gradient and no metric.
         """
+        self._need_home()
         self._need_optimizer()
         objective = self._objective_of(loss)
         batch = objective.prepare(batch)
@@ -128,6 +131,7 @@ class FsdpBackend(TrainBackend):
         A gradient that is not finite is thrown away: weights and moments stay as they are, ``skipped_updates`` is 1 and
         ``grad_norm`` shows what it was. The schedule goes on either way.
         """
+        self._need_home()
         optimizer = self._need_optimizer()
         train = self.context.train
         lr = learning_rate(self.updates, train, self.context.total_updates)
@@ -154,6 +158,11 @@ class FsdpBackend(TrainBackend):
                 f"{loss.policy} looks at a whole update, and a rank of {self.ranks.size} has a part of it only"
             )
         return objective
+
+    def _need_home(self) -> None:
+        """Refuse to run while an engine holds the parameters: running frees them under its hands."""
+        if self._lent:
+            raise PluginError("the model is lent to a rollout engine; put the engine to sleep before the trainer runs")
 
     def _need_optimizer(self) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -208,15 +217,20 @@ class FsdpBackend(TrainBackend):
 
     @contextmanager
     def generation_model(self) -> Iterator[nn.Module]:
-        """A plain module that shares the gathered parameters in compute dtype; valid inside the context only."""
+        """A plain module that shares the gathered parameters in compute dtype. It is valid inside the context only, and
+        nothing else runs meanwhile.
+        """
+        self._need_home()
         if self._twin is None:
             self._twin = plain_twin(self.root.model)
         for module in self._fsdp_modules():
             module.unshard()
+        self._lent = True
         try:
             share_parameters(self.root.model, self._twin)
             yield self._twin
         finally:
+            self._lent = False
             drop_parameters(self._twin)
             self._reshard()
 
@@ -231,6 +245,7 @@ class FsdpBackend(TrainBackend):
 
     def load(self, folder: Path) -> None:
         """Restore weights, moments and schedule, bit for bit."""
+        self._need_home()
         state.load_model(folder / "model", self.tensors)
         if self.optimizer is not None:
             self.updates = state.load_optimizer(folder / "optimizer", self.optimizer, self.parameters)
@@ -253,6 +268,7 @@ class FsdpBackend(TrainBackend):
     def _move(self, device: torch.device | str) -> None:
         if self.ranks.device.type == "cpu":
             return
+        self._need_home()
         section = self.context.train.offload
         if section.params:
             self.root.to(device)
