@@ -1,0 +1,42 @@
+"""Metrics of what was sampled in a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlcore.data.sample import Group
+
+
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, lengths and spread of the sampled groups.
+
+    A group has no spread when all its rewards are equal to within float32 noise; nothing can be learnt from it.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    rewards = np.array([sample.reward for sample in samples])
+    tokens = np.array([sample.response_tokens for sample in samples])
+    prompts = np.array([len(group.prompt.tokens) for group in groups])
+    flat = [np.ptp([s.reward for s in group.samples]) <= 1e-6 for group in groups]
+    metrics = {
+        "reward/mean": rewards.mean(),
+        "reward/std": rewards.std(),
+        "reward/min": rewards.min(),
+        "reward/max": rewards.max(),
+        "response/tokens_mean": tokens.mean(),
+        "response/tokens_max": tokens.max(),
+        "response/tokens_total": tokens.sum(),
+        "response/truncated_fraction": np.mean([sample.truncated for sample in samples]),
+        "prompt/tokens_mean": prompts.mean(),
+        "group/zero_spread_fraction": np.mean(flat),
+    }
+    named: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        for name, value in sample.rewards.items():
+            named[f"reward/{name}/mean"].append(value)
+        for name, value in sample.metrics.items():
+            named[f"reward/{name}"].append(value)
+    metrics |= {name: np.mean(values) for name, values in named.items()}
+    return {name: float(value) for name, value in metrics.items()}
