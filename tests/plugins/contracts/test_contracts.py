@@ -1,0 +1,46 @@
+"""The plugins of this repository keep the contracts that third parties are given."""
+
+from typing import ClassVar
+
+import pytest
+from rlcore.testing.contracts import AdvantageContract, RolloutContract, TrainBackendContract
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class TestGrpo(AdvantageContract):
+    plugin = "grpo"
+
+
+class TestDrGrpo(AdvantageContract):
+    plugin = "grpo"
+    options: ClassVar = {"normalize_by_std": False}
+
+
+class TestHfStream(RolloutContract):
+    plugin = "hf"
+    way = "stream"
+
+
+class TestHfInPlace(RolloutContract):
+    plugin = "hf"
+    way = "in_place"
+    tied = False
+
+
+class TestHfFewRows(RolloutContract):
+    plugin = "hf"
+    tied = False
+    options: ClassVar = {"max_rows": 2, "prefill_tokens": 8}
+
+
+class TestFsdp(TrainBackendContract):
+    plugin = "fsdp"
