@@ -80,12 +80,13 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=logprobs.dtype) if wants_weight else None
         for rows in _chunks(len(hidden), ctx.chunk_tokens):
             grad_logits = _grad_logits(
-                _logits(hidden[rows], weight, ctx.temperature),
+                hidden[rows],
+                weight,
                 targets[rows, None],
                 logprobs[rows, None],
-                grad[rows, None] / ctx.temperature,
-                None if grad_entropy is None else grad_entropy[rows, None] / ctx.temperature,
-                hidden.dtype,
+                grad[rows, None],
+                None if grad_entropy is None else grad_entropy[rows, None],
+                ctx.temperature,
             )
             if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[rows])
@@ -113,22 +114,29 @@ def _entropy(logp: Tensor, p: Tensor) -> Tensor:
 
 
 def _grad_logits(
-    logits: Tensor, targets: Tensor, logprobs: Tensor, grad: Tensor, grad_entropy: Tensor | None, out_dtype: torch.dtype
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    logprobs: Tensor,
+    grad: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
 ) -> Tensor:
-    """The gradient with respect to the logits z, [C, V]; arguments but ``logits`` are [C, 1].
+    """The gradient with respect to ``hidden @ weight.T``, [C, V]; from ``targets`` to ``grad_entropy`` all are [C, 1].
 
-    With y the target, d log p_y / d z_v = [v = y] − p_v and d H / d z_v = −p_v (log p_v + H).
+    With z these products divided by the temperature and y the target, d log p_y / d z_v = [v = y] − p_v and
+    d H / d z_v = −p_v (log p_v + H).
     """
-    dtype = logprobs.dtype
+    dtype, grad = logprobs.dtype, grad / temperature
     if grad_entropy is None:
-        p = torch.softmax(logits, -1, dtype=dtype)
-        at_target = torch.expm1(logprobs) * -grad
+        p = torch.softmax(_logits(hidden, weight, temperature), -1, dtype=dtype)
         factor = -grad
+        at_target = -grad * torch.expm1(logprobs)
     else:
-        logp = torch.log_softmax(logits, -1, dtype=dtype)
+        logp = torch.log_softmax(_logits(hidden, weight, temperature), -1, dtype=dtype)
         p = logp.exp()
-        factor = logp.add_(_entropy(logp, p)[:, None]).mul_(-grad_entropy).sub_(grad)
+        factor = logp.add_(_entropy(logp, p)[:, None]).mul_(-grad_entropy / temperature).sub_(grad)
         at_target = factor.gather(1, targets) * logprobs.exp() + grad
-    out = p if p.dtype == out_dtype else torch.empty_like(p, dtype=out_dtype)
+    out = p if p.dtype == hidden.dtype else torch.empty_like(p, dtype=hidden.dtype)
     torch.mul(p, factor, out=out)
-    return out.scatter_(1, targets, at_target.to(out_dtype))
+    return out.scatter_(1, targets, at_target.to(out.dtype))
