@@ -41,11 +41,13 @@ class DataFile:
 
     def has(self, column: str) -> bool:
         """Whether there is such a column, null or not; dots reach into structs."""
-        if any(column in row.values for row in self.rows):
-            return True
-        # A struct that is null says nothing of its fields; the other rows decide.
-        found = [reach(row.values, column) for row in self.rows]
-        return any(value is not None and value is not MISSING for value in found) or MISSING not in found
+        struct, _, name = column.rpartition(".")
+        for row in self.rows:
+            holder = reach(row.values, struct) if struct else None
+            if column in row.values or (isinstance(holder, Mapping) and name in holder):
+                return True
+        # Structs that are null in every row say nothing of their fields.
+        return all(reach(row.values, column) is None for row in self.rows)
 
     @property
     def columns(self) -> list[str]:

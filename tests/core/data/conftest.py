@@ -9,7 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 from rlcore.manifest.schema import Manifest
+
+# The first call of a function imports and allocates; time says nothing here.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +46,7 @@ class FakeTokenizer:
 
 
 def chat_tokens(*messages: tuple[str, str]) -> int:
-    """Tokens of (role, content) by either tokenizer: a role token each, the bytes, an end of each answer, the turn's."""
+    """Tokens of (role, content) by either: a token for the role, the bytes, an end of each answer; one for the turn."""
     return sum(1 + len(text.encode()) + (role == "assistant") for role, text in messages) + 1
 
 

@@ -40,9 +40,8 @@ class TestSchemas:
         chat = load_prompt_set(manifest(), "train", tokenizer).prompts[0]
         assert chat.messages == ({"role": "user", "content": "1+1?"},)
         plain = load_prompt_set(manifest(template="none"), "train", tokenizer).prompts[0]
-        assert (plain.text, plain.messages, plain.tokens.tolist()) == ("1+1?", (), list(b"1+1?")) or (
-            plain.tokens.tolist() == tokenizer.encode_text("1+1?").tolist()
-        )
+        assert (plain.text, plain.messages) == ("1+1?", ())
+        assert plain.tokens.tolist() == tokenizer.encode_text("1+1?").tolist()
 
     def test_flat(self, manifest, write, tokenizer):
         write("t.jsonl", [{"question": "1+1?", "meta": {"gold": 2, "set": "sums", "key": 7}, "level": 1}])
