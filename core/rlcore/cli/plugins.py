@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlcore.cli.table import print_table
+from rlcore.errors import BrokenPluginError
 from rlcore.plugins.discovery import PluginInfo, find_plugins
 from rlcore.plugins.kinds import KINDS, Kind, as_kind, split_key
 
@@ -54,7 +55,7 @@ def show(
     status = next((i.status for i in find_plugins(kind) if i.name == name), "ok")
     doc = _doc(plugin)
     options = _options(plugin.config)
-    capabilities = _capabilities(plugin.config)
+    capabilities = _capabilities(plugin)
     if as_json:
         told = {"plugin": plugin.who, "status": status, "doc": doc, "options": options, **capabilities}
         print(json.dumps(told, indent=2))
@@ -144,9 +145,13 @@ def _type(schema: dict[str, Any]) -> str:
     return f"{words.get(schema.get('type', ''), 'mapping')} {' and '.join(limits)}".strip()
 
 
-def _capabilities(config: type[PluginConfig]) -> dict[str, list[str]]:
-    """What the plugin needs and provides with default options; that may depend on options, some without default."""
-    if any(field.is_required() for field in config.model_fields.values()):
+def _capabilities(plugin: Plugin) -> dict[str, list[str]]:
+    """What the plugin needs and provides with default options; unknown where an option has no default."""
+    if any(field.is_required() for field in plugin.config.model_fields.values()):
         return {side: ["depends on its options"] for side in ("needs", "provides")}
-    options = config()
-    return {"needs": sorted(options.needs()), "provides": sorted(options.provides())}
+    try:
+        options = plugin.config()
+        return {"needs": sorted(options.needs()), "provides": sorted(options.provides())}
+    except Exception as error:  # the plugin boundary; the plugin is named
+        told = f"{plugin.who}: needs and provides of default options failed: {type(error).__name__}: {error}"
+        raise BrokenPluginError(told) from error

@@ -19,8 +19,8 @@ from rlcore.plugins.interfaces import (
     RewardContext,
     RolloutContext,
     RolloutEngine,
-    TrackerContext,
     Tracker,
+    TrackerContext,
     TrainBackend,
     TrainContext,
 )
@@ -40,7 +40,9 @@ HOOKS: dict[Kind, str] = {
 
 @hookspec
 def rlcore_train_backend(config: Any, context: TrainContext) -> TrainBackend:  # type: ignore[empty-body]
-    """Hold one model role on one rank, group ``rlcore.trainers``. Import torch inside, never at the top::
+    """Hold one model role on one rank, group ``rlcore.trainers``.
+
+    Import torch inside, never at the top::
 
         @hookimpl
         def rlcore_train_backend(config: Config, context: TrainContext) -> TrainBackend:
@@ -52,7 +54,9 @@ def rlcore_train_backend(config: Any, context: TrainContext) -> TrainBackend:  #
 
 @hookspec
 def rlcore_rollout_engine(config: Any, context: RolloutContext) -> RolloutEngine:  # type: ignore[empty-body]
-    """Generate samples, group ``rlcore.rollout``::
+    """Generate samples, group ``rlcore.rollout``.
+
+    For example::
 
         @hookimpl
         def rlcore_rollout_engine(config: Config, context: RolloutContext) -> RolloutEngine:
@@ -64,7 +68,9 @@ def rlcore_rollout_engine(config: Any, context: RolloutContext) -> RolloutEngine
 
 @hookspec
 def rlcore_advantage_estimator(config: Any, context: AlgorithmContext) -> AdvantageEstimator:  # type: ignore[empty-body]
-    """Turn rewards into advantages, group ``rlcore.algorithms``. Its config is an ``AlgorithmConfig``::
+    """Turn rewards into advantages, group ``rlcore.algorithms``.
+
+    Its config is an ``AlgorithmConfig``::
 
         @hookimpl
         def rlcore_advantage_estimator(config: Config):
@@ -78,7 +84,9 @@ def rlcore_advantage_estimator(config: Any, context: AlgorithmContext) -> Advant
 
 @hookspec
 def rlcore_policy_loss(config: Any) -> PolicyLoss:  # type: ignore[empty-body]
-    """Turn advantages and log-probs into a loss per token, group ``rlcore.losses``::
+    """Turn advantages and log-probs into a loss per token, group ``rlcore.losses``.
+
+    For example::
 
         @hookimpl
         def rlcore_policy_loss(config: Config):
@@ -90,7 +98,9 @@ def rlcore_policy_loss(config: Any) -> PolicyLoss:  # type: ignore[empty-body]
 
 @hookspec
 def rlcore_reward(config: Any, context: RewardContext) -> Reward:  # type: ignore[empty-body]
-    """Score one sample, group ``rlcore.rewards``::
+    """Score one sample, group ``rlcore.rewards``.
+
+    For example::
 
         @hookimpl
         def rlcore_reward(config: Config):
@@ -100,7 +110,9 @@ def rlcore_reward(config: Any, context: RewardContext) -> Reward:  # type: ignor
 
 @hookspec
 def rlcore_tracker(config: Any, context: TrackerContext) -> Tracker:  # type: ignore[empty-body]
-    """Record metrics, group ``rlcore.trackers``::
+    """Record metrics, group ``rlcore.trackers``.
+
+    For example::
 
         @hookimpl
         def rlcore_tracker(config: Config, context: TrackerContext) -> Tracker:

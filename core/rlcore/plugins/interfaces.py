@@ -85,7 +85,7 @@ class TrainBackend(ABC):
 
     @abstractmethod
     def forward_backward(self, batch: Batch, loss: LossSpec) -> Metrics:
-        """Add the gradient of the loss over the batch, in packed micro-batches. Metrics are those of the whole batch."""
+        """Add the gradient of the loss over the batch, in packed micro-batches. Metrics are the whole batch's."""
 
     @abstractmethod
     def optimizer_step(self) -> Metrics:
@@ -101,7 +101,7 @@ class TrainBackend(ABC):
 
     @abstractmethod
     def generation_model(self) -> AbstractContextManager[torch.nn.Module]:
-        """The Hugging Face module with the current weights in compute dtype, for an engine in this process (one rank)."""
+        """The Hugging Face module, current weights in compute dtype, for an engine in this process (one rank)."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -162,7 +162,10 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def poll(self, timeout_seconds: float) -> list[Completion]:
-        """What has finished since the last poll; waits up to the timeout for the first. An in-process engine works here."""
+        """What has finished since the last poll; waits up to the timeout for the first.
+
+        An engine in this process generates in here.
+        """
 
     @abstractmethod
     def abort(self, ids: Collection[str]) -> None:
@@ -203,7 +206,9 @@ class AdvantageEstimator(Protocol):
     columns its config names in ``needs()`` as ``batch:NAME``.
     """
 
-    def __call__(self, batch: Batch) -> Batch: ...
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with advantages."""
+        ...
 
 
 class PolicyLoss(Protocol):
@@ -213,7 +218,9 @@ class PolicyLoss(Protocol):
     update, for statistics that must not depend on the split into micro-batches.
     """
 
-    def __call__(self, inputs: LossInputs) -> LossOutput: ...
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """The loss of each live token."""
+        ...
 
 
 # --- reward --------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def _config_of(kind: Kind, who: str, hook: Callable[..., Any]) -> type[PluginCon
     if "config" not in inspect.signature(hook).parameters:
         return AlgorithmConfig if kind == "algorithm" else PluginConfig
     annotation: Any = _annotations(hook).get("config")
-    if isinstance(annotation, str):
+    while isinstance(annotation, str):  # twice with quotes and `from __future__ import annotations`
         try:
             # What typing.get_type_hints does, for this argument alone: others may be imported for type checkers only.
             annotation = eval(annotation, inspect.unwrap(hook).__globals__)
@@ -209,13 +209,18 @@ def _unknown(kind: Kind, name: str, everything: list[PluginInfo]) -> str:
     other_kinds = [other for other in HOOKS if any((info.kind, info.name) == (other, name) for info in everything)]
     other_kinds = other_kinds or [other for other in HOOKS if f"{other}/{name}" in KNOWN]
     parts = [f"no {kind} plugin {name!r} is installed"]
-    if close := get_close_matches(name, installed, n=3):
+    if close := _close(name, installed):
         parts.append(f"did you mean {' or '.join(map(repr, close))}?")
     if name in known:
         parts.append(install_hint(f"{kind}/{name}"))
     elif other_kinds:
         parts.append(f"{name!r} is a plugin of kind {' and '.join(other_kinds)}")
-    elif not close and (guess := get_close_matches(name, known, n=1)):
+    elif not close and (guess := _close(name, known)):
         parts.append(f"did you mean {guess[0]!r}? {install_hint(f'{kind}/{guess[0]}')}")
     parts.append(f"installed: {', '.join(installed) or 'none'}")
     return "; ".join(parts)
+
+
+def _close(name: str, names: list[str]) -> list[str]:
+    """Names spelt much like this one, or that it is a part of: ``gsm8k`` of ``gsm8k-rule-reward``."""
+    return get_close_matches(name, names, n=3) or [other for other in names if name in other.split("-")][:3]
