@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rlcore.data.sample import Sampling, Tokens
     from rlcore.data.tokenizer import Tokenizer
     from rlcore.manifest.schema import ModelSection

@@ -1,9 +1,9 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
-
 from rlcore.engine.health import HealthChecks
 
 HEALTHY = {
@@ -97,3 +97,8 @@ def test_a_resumed_run_says_what_the_run_that_never_stopped_says() -> None:
         said += [second.check(step, m) for step, m in enumerate(metrics[stop:], stop)]
         assert said == expected
         assert second.state() == straight.state()
+
+
+def test_every_check_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "health.md").read_text()
+    assert [name for name in HealthChecks()._checks if f"| `{name}` |" not in text] == []

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from rlcore.errors import CheckpointError
 from rlcore.run.checkpoints import CheckpointStore, recover
 

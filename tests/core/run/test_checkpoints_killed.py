@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from rlcore.run.checkpoints import CheckpointStore, recover
 
 BEFORE_EACH_OPERATION = """

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from rlcore.run.files import digest, plain, replace_synced, write_json
 
 

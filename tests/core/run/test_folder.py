@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from rlcore.errors import RunFolderError
 from rlcore.run.folder import RunFolder, read_manifest
 
@@ -147,9 +146,11 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_two_processes_never_use_one_folder_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     with other_process(tmp_path / "a") as process:
-        for use in (lambda: RunFolder.open(tmp_path / "a"), lambda: RunFolder.create(tmp_path / "a", overwrite=True)):
-            with pytest.raises(RunFolderError, match=rf"is in use by process {process.pid} on .*; wait for it to end"):
-                use()
+        said = rf"is in use by process {process.pid} on .*; wait for it to end"
+        with pytest.raises(RunFolderError, match=said):
+            RunFolder.open(tmp_path / "a")
+        with pytest.raises(RunFolderError, match=said):
+            RunFolder.create(tmp_path / "a", overwrite=True)
         assert read_manifest(tmp_path / "a") == {"name": "a"}
         process.kill()
         process.wait()
@@ -162,3 +163,10 @@ def test_nor_does_one_process_twice(tmp_path: Path) -> None:
         with pytest.raises(RunFolderError, match="in use by this process already"):
             RunFolder.open(tmp_path / "a")
     RunFolder.open(tmp_path / "a").close()
+
+
+def test_the_run_folder_needs_no_torch() -> None:
+    modules = ["folder", "checkpoints", "metrics", "rollouts", "resume", "export", "environment"]
+    code = f"import sys, importlib; [importlib.import_module('rlcore.run.' + m) for m in {modules}]; "
+    code += "heavy = {'torch', 'transformers', 'safetensors', 'tokenizers'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code], check=True)

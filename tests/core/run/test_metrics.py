@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from rlcore.errors import RunFolderError
 from rlcore.run.metrics import MetricsFile
 

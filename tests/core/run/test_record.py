@@ -1,7 +1,6 @@
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rlcore.run.record import annotated_yaml
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -2,7 +2,6 @@ import copy
 from typing import Any
 
 import pytest
-
 from rlcore.run.resume import compare
 
 MANIFEST: dict[str, Any] = {

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 from rlcore.data.sample import Group, Prompt, Sample, Segment
-from rlcore.run.rollouts import RolloutStore
+from rlcore.run.rollouts import SCHEMA, RolloutStore
 
 
 def tokens(*ids: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -86,7 +85,7 @@ def test_empty_answers_and_missing_logprobs(tmp_path: Path) -> None:
 def test_metrics_that_only_some_samples_have_are_null_elsewhere(tmp_path: Path) -> None:
     prompt = Prompt("p", "?", tokens(9))
     plain = sample(prompt, 0)
-    scores = [{"ok": np.bool_(True)}, {}, {"n": np.int64(3)}]
+    scores: list[dict[str, Any]] = [{"ok": np.bool_(True)}, {}, {"n": np.int64(3)}]
     samples = [plain.scored(0.0, {"r": 0.0}, metrics) for metrics in scores]
     path = RolloutStore(tmp_path, keep=1).write(1, [Group(0, prompt, samples)])
     assert path is not None
@@ -115,3 +114,8 @@ def test_the_newest_stay_and_a_repeated_step_is_replaced(tmp_path: Path) -> None
 def test_keep_0_writes_none(tmp_path: Path) -> None:
     assert RolloutStore(tmp_path / "rollouts", keep=0).write(1, [group(1)]) is None
     assert not (tmp_path / "rollouts").exists()
+
+
+def test_every_column_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text()
+    assert [name for name in SCHEMA.names if f"`{name}`" not in text] == []

@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from rlcore.plugins.interfaces import TrackerContext
 
 

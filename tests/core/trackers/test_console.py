@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 from rich.console import Console
-
 from rlcore.plugins.config import PluginRef
 from rlcore.plugins.interfaces import TrackerContext
 from rlcore.plugins.loading import build

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from rlcore.plugins.config import PluginRef
 from rlcore.plugins.interfaces import TrackerContext
 from rlcore.plugins.loading import build
@@ -52,7 +51,8 @@ def test_a_resumed_run_appends_and_hides_steps_past_the_checkpoint(
 def test_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from rlcore.trackers.tensorboard import *; from pathlib import Path\n"
-        "t = rlcore_tracker(Config(), TrackerContext('a', Path(sys.argv[1]), {}, {}, 1)); t.log(1, {'x': 1.0}); t.close()\n"
+        "t = rlcore_tracker(Config(), TrackerContext('a', Path(sys.argv[1]), {}, {}, 1))\n"
+        "t.log(1, {'x': 1.0}); t.close()\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True)

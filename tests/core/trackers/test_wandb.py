@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from rlcore.trackers.wandb import Config
 
 pytest.importorskip("wandb")
@@ -71,13 +70,14 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 def records(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run record and logged rows of the newest offline run, read from wandb's own file."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
+    record_type: Any = vars(wandb_internal_pb2)["Record"]
     (file,) = sorted((folder / "wandb").glob("offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime)[-1:]
     about: dict[str, Any] = {}
     rows = []
     for data in payloads(file.read_bytes()):
-        record = Record.FromString(data)
+        record = record_type.FromString(data)
         if record.HasField("run"):
             config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
             about = {
