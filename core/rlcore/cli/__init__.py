@@ -44,6 +44,8 @@ class LazyGroup(TyperGroup):
             return name, stub, rest
         command = typer.main.get_command(import_module(f"rlcore.cli.{name}").app)
         command.name = name
+        # Typer gives every app that stands alone options to install shell completion; a command is no such app.
+        command.params = [param for param in command.params if not (param.name or "").endswith("_completion")]
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:

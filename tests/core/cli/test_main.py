@@ -93,6 +93,13 @@ def test_help_lists_every_command_and_imports_none() -> None:
     assert told.splitlines()[-1] == "loaded []"
 
 
+def test_help_of_a_command_shows_its_own_options_only(monkeypatch, capsys) -> None:
+    assert run_main("plugins", "--help", monkeypatch=monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert "--kind" in told
+    assert "completion" not in told
+
+
 def test_the_commands_are_the_modules() -> None:
     folder = Path(cli.__file__).parent
     commands = {f.stem for f in folder.glob("*.py") if "\napp = typer.Typer(" in f.read_text() and f.stem != "__init__"}

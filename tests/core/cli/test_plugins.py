@@ -184,3 +184,10 @@ def test_check_of_what_works_ends_well(rlcore) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == ["KIND", "NAME", "DISTRIBUTION", "SECONDS", "HEAVY", "STATUS"]
     assert {line.split()[-1] for line in out.splitlines()[1:]} == {"ok"}
+
+
+def test_check_imports_nothing_from_the_current_folder(rlcore, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "pydantic.py").write_text("raise RuntimeError('not the package')")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = rlcore("plugins", "check", "--kind", "loss")
+    assert (code, "broken" in out) == (0, False)
