@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rlcore.data.batch import Batch
 from rlcore.data.loss_weights import loss_weights
 from rlcore.errors import BatchError
