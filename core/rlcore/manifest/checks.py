@@ -70,7 +70,7 @@ def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
 
 def _algorithm(state: Validation, manifest: Manifest) -> Iterator[Problem]:
     # Where the estimator could not be asked for its defaults, nothing is known to be missing.
-    if ("algorithm",) not in state.configs:
+    if not state.defaults_known:
         return
     brings = f"algorithm {manifest.algorithm.use} brings no default for it"
     if manifest.algorithm.loss is None:

@@ -17,26 +17,33 @@ if TYPE_CHECKING:
 
 
 def read_layers(file: Path, problems: list[Problem], above: tuple[Path, ...] = ()) -> Node | None:
-    """A manifest file merged over the files that it extends; None, and problems, where one can't be read."""
+    """A manifest file merged over the files that it extends.
+
+    None, and problems, where one of them can't be read: what is missing can't be told then.
+    """
     root = _read_file(file, problems)
     if root is None:
         return None
-    extends = root.value.pop("extends", None)
+    given = _extended(root.value.pop("extends", None), problems)
     root = absolute_paths(root, file.parent)
-    bases: list[Node] = []
-    for given in _extended(extends, problems):
-        base = file.parent / Path(given.value).expanduser()
-        chain = (*above, file)
-        if any(_same(base, earlier) for earlier in chain):
-            circle = " → ".join(f.name for f in (*chain, base))
-            problems.append(Problem(given.source, ("extends",), f"extends in a circle: {circle}"))
-        elif not base.is_file():
-            problems.append(Problem(given.source, ("extends",), f"no such file: {base}"))
-        elif (node := read_layers(base, problems, chain)) is not None:
-            bases.append(node)
-    for base_node in reversed(bases):
-        root = merge(base_node, root)
+    bases = [_read_base(node, file, (*above, file), problems) for node in given or []]
+    if given is None or None in bases:
+        return None
+    for base in reversed(bases):
+        root = merge(base, root) if base is not None else root
     return root
+
+
+def _read_base(given: Node, file: Path, chain: tuple[Path, ...], problems: list[Problem]) -> Node | None:
+    base = file.parent / Path(given.value).expanduser()
+    if any(_same(base, earlier) for earlier in chain):
+        circle = " → ".join(f.name for f in (*chain, base))
+        problems.append(Problem(given.source, ("extends",), f"extends in a circle: {circle}"))
+        return None
+    if not base.is_file():
+        problems.append(Problem(given.source, ("extends",), f"no such file: {base}"))
+        return None
+    return read_layers(base, problems, chain)
 
 
 def _read_file(file: Path, problems: list[Problem]) -> Node | None:
@@ -61,13 +68,13 @@ def _read_file(file: Path, problems: list[Problem]) -> Node | None:
     return root
 
 
-def _extended(node: Node | None, problems: list[Problem]) -> list[Node]:
+def _extended(node: Node | None, problems: list[Problem]) -> list[Node] | None:
     if node is None or node.value is None:
         return []
     items = node.value if isinstance(node.value, list) else [node]
     if not all(isinstance(item.value, str) and item.value for item in items):
         problems.append(Problem(node.source, ("extends",), "must be a file or a list of files, relative to this one"))
-        return []
+        return None
     return items
 
 

@@ -33,7 +33,7 @@ _TYPE_ERRORS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error
 class Validation:
     """What is known of a manifest while it is validated, and after.
 
-    ``configs`` holds the validated options by the path of their section; ``unloaded`` the local plugins that were not
+    ``defaults_known`` says that the algorithm told what it brings. ``configs`` holds the validated options by the path of their section; ``unloaded`` the local plugins that were not
     imported. ``manifest`` is None where the core's own keys are wrong; with ``problems`` it is good for checks only.
     """
 
@@ -44,10 +44,11 @@ class Validation:
     configs: dict[KeyPath, PluginConfig] = field(default_factory=dict)
     unloaded: dict[KeyPath, str] = field(default_factory=dict)
     manifest: Manifest | None = None
+    defaults_known: bool = False
 
-    def problem(self, path: KeyPath, message: str) -> Problem:
-        """A problem with the value at a path, or with the closest section around it that was written."""
-        node = self.root.get(*path)
+    def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> Problem:
+        """A problem with the value (or key) at a path, or with the closest section around it that was written."""
+        node = None if at_key else self.root.get(*path)
         return Problem(node.source if node is not None else self.root.nearest(path).where, path, message)
 
 
@@ -184,6 +185,7 @@ def _merge_defaults(state: Validation, classes: Mapping[KeyPath, type[PluginConf
         return
     merged = merge(node_of(brought, Source(f"default of {use.value}")), section, path)
     state.root = state.root.with_child("algorithm", merged)
+    state.defaults_known = True
 
 
 def _report_unknown_keys(state: Validation, classes: Mapping[KeyPath, type[PluginConfig] | None]) -> None:
@@ -242,18 +244,27 @@ def explain(
     """Pydantic's errors in people's words, one for each path; ``at`` is the path of the model in the manifest."""
     messages: dict[KeyPath, str] = {}
     unions: set[KeyPath] = set()
+    unknown: set[KeyPath] = set()
     for detail in error.errors(include_url=False, include_context=False):
-        path, is_union = _resolve(detail["loc"], values, missing=detail["type"] == "missing")
+        # Too short a tuple misses an item; that is a wrong value, not a key that is left out.
+        missing = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
+        path, is_union = _resolve(detail["loc"], values, missing=missing)
         if is_union:
             unions.add(path)
-        messages.setdefault(path, _message(detail, model, path, _value(values, path)))
+        messages.setdefault(path, _message(detail, model, path, _value(values, path), missing=missing))
+        if detail["type"] == "extra_forbidden":
+            unknown.add(path)
     inner = {path for path in messages for other in messages if path in unions and other[: len(path)] == path != other}
-    return [state.problem((*at, *path), message) for path, message in messages.items() if path not in inner]
+    return [
+        state.problem((*at, *path), message, at_key=path in unknown)
+        for path, message in messages.items()
+        if path not in inner
+    ]
 
 
-def _message(detail: Any, model: type[BaseModel], path: KeyPath, value: Any) -> str:
+def _message(detail: Any, model: type[BaseModel], path: KeyPath, value: Any, *, missing: bool) -> str:
     kind, annotation = detail["type"], annotation_at(model, path)
-    if kind == "missing":
+    if missing:
         parent = model_at(model, path[:-1])
         info = fields_of(parent).get(str(path[-1])) if parent else None
         return f"is needed: {info.description}" if info and info.description else "is needed"
