@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
         """Ids of a plain prompt, with the special tokens that the tokenizer adds (a BOS)."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> Tokens:
-        """Ids of a conversation by the chat template, ready for the assistant's turn, with exactly the template's BOS."""
+        """Ids of a conversation by the chat template, ready for the assistant's turn, with the template's BOS only."""
 
     def decode(self, tokens: Tokens) -> str:
         """Text of generated ids, special tokens left out."""
