@@ -45,7 +45,7 @@ class AdvantageContract(PluginContract):
         return batch.with_tokens(loss_mask=live.astype(np.float32), **columns).with_samples(
             group=rng.permutation(np.repeat(1000 - 7 * np.arange(_PROMPTS), self.samples_per_prompt)),
             unit=np.arange(n),
-            reward=rng.integers(0, 4, n).astype(np.float32),
+            reward=rng.normal(size=n).astype(np.float32),
             truncated=rng.random(n) < 0.2,
             weight_version=np.zeros(n, np.int64),
             row=np.arange(n),
