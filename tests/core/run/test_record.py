@@ -1,5 +1,5 @@
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlcore.run.record import annotated_yaml
 
@@ -7,6 +7,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), VALUES, min_size=1))
 def test_yaml_reads_back_what_was_written(values: dict[str, object]) -> None:
     sources = {key: f"a.yaml:1:1 {key}" for key in values}
