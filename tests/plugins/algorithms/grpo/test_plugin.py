@@ -31,7 +31,7 @@ VERL_MASKS = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
 
 @pytest.mark.parametrize(
     ("options", "rows"),
-    # verl 0.9.1 on the same input. By hand: group a has mean .5 and std .70711, group b .75 and .35355; σ + 1e-6 divides.
+    # verl 0.9.1 on the same input. By hand: means .5 and .75, standard deviations .70711 and .35355, plus 1e-6.
     [
         ({}, [0.70711, -0.70711, -0.70710, 0.70710]),
         ({"normalize_by_std": False}, [0.5, -0.5, -0.25, 0.25]),
@@ -44,7 +44,7 @@ def test_golden_values(options, rows):
 
 
 def test_reward_of_a_row_includes_its_token_rewards():
-    """Totals 1 − .5, 0, 0 and .25: per token −.25, −.25 / 0 / 0 / .25."""
+    """Totals are .5, 0, 0 and .25."""
     batch = batch_of(
         [1, 0, 0, 0], [0, 0, 1, 1], [[1, 1], [1], [1], [1]], token_rewards=np.float32([-0.25, -0.25, 0, 0, 0.25])
     )
