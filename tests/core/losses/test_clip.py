@@ -22,9 +22,8 @@ def run(ratios, advantages, **options):
 
 
 def test_each_side_has_its_own_range():
-    loss, gradient, metrics = run(
-        [0.5, 1.1, 1.25, 1.5, 0.5, 1.25, 1.5, 0.9], [2, 2, 2, 2, -2, -2, -2, -2], clip_high=0.3
-    )
+    ratios = [0.5, 1.1, 1.25, 1.5, 0.5, 1.25, 1.5, 0.9]
+    loss, gradient, metrics = run(ratios, [2, 2, 2, 2, -2, -2, -2, -2], clip_high=0.3)
     # A > 0: cut above 1.3; A < 0: cut below 0.8. The gradient of −Aρ over log-probs is −Aρ itself.
     assert loss == pytest.approx([-1, -2.2, -2.5, -2.6, 1.6, 2.5, 3, 1.8])
     assert gradient == pytest.approx([-1, -2.2, -2.5, 0, 0, 2.5, 3, 1.8])
