@@ -102,19 +102,20 @@ def keep_likeliest(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 def pick(weights: Tensor, u: Tensor) -> Tensor:
     """Index with probability ``weights / sum`` by the inverse of the cumulative distribution at ``u``, int64[B].
 
-    ``weights`` [B, V] are not negative, with a positive one in each row; an index of weight 0 is never returned. Sums
-    are taken over blocks first, then within the block that is hit: in float64, and without a copy of [B, V] in it.
+    ``weights`` [B, V] are not negative, with a positive one in each row; an index of weight 0 is never returned. Rows
+    with NaN give some index. Sums are taken over blocks first, then within the block that is hit: in float64, and
+    without a copy of [B, V] in it.
     """
     vocab = weights.shape[-1]
     block = min(vocab, _BLOCK)
     blocks = pad(weights, (0, -vocab % block)).reshape(len(weights), -1, block)
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     target = _below(u * sums[:, -1], sums[:, -1])
-    hit = torch.searchsorted(sums, target[:, None], right=True)
+    hit = torch.searchsorted(sums, target[:, None], right=True).clamp(max=sums.shape[1] - 1)  # NaN is past the end
     start = torch.where(hit > 0, sums.gather(1, (hit - 1).clamp(min=0)), 0.0)
     inner = blocks.gather(1, hit[:, :, None].expand(-1, -1, block))[:, 0].cumsum(-1, dtype=torch.float64)
     rest = _below(target - start[:, 0], inner[:, -1])
-    return (hit * block + torch.searchsorted(inner, rest[:, None], right=True))[:, 0]
+    return (hit * block + torch.searchsorted(inner, rest[:, None], right=True).clamp(max=block - 1))[:, 0]
 
 
 def _below(x: Tensor, end: Tensor) -> Tensor:
