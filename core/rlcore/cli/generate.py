@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,32 +33,16 @@ def generate(
 ) -> None:
     """Answer prompts with a model folder. Only the answers go to standard output."""
     from rlcore.data.sample import Sampling
-    from rlcore.manifest.schema import ModelSection
+    from rlcore.runtime.standalone import model_section
     from rlcore.torch.tokenizer import load_tokenizer
 
-    section = ModelSection.model_validate({"path": str(model.resolve()), "dtype": _dtype(model)})
+    section = model_section(model)
     tokenizer = load_tokenizer(section)
     use_chat = tokenizer.has_chat_template if chat is None else chat
     tokens = [_encode(text, tokenizer, use_chat, system) for text in prompt]
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
     for answer in _answer(section, tokenizer, engine, tokens, sampling, seed):
         print(answer)
-
-
-def _dtype(model: Path) -> str:
-    """The dtype that the folder's config names, if models run in it, else bfloat16."""
-    from rlcore.errors import ModelError
-
-    try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(
-            f"{model} has no config.json, so it holds no model; name a folder that `rlcore export` wrote"
-        ) from None
-    except ValueError as error:
-        raise ModelError(f"{model / 'config.json'} is no JSON: {error}") from error
-    dtype = config.get("dtype", config.get("torch_dtype"))
-    return dtype if dtype in ("bfloat16", "float32") else "bfloat16"
 
 
 def _encode(text: str, tokenizer: Tokenizer, chat: bool, system: str | None) -> Tokens:
@@ -81,21 +64,15 @@ def _answer(
 
     from rlcore.data.sample import Request
     from rlcore.plugins.config import PluginRef
-    from rlcore.plugins.interfaces import RolloutContext, RolloutEngine
-    from rlcore.plugins.loading import build
-    from rlcore.torch.local_model import LocalModel
+    from rlcore.runtime.standalone import standalone_engine
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     requests = [Request(str(i), str(i), tokens, sampling, seed + i) for i, tokens in enumerate(prompts)]
     longest = max(len(tokens) for tokens in prompts) + sampling.max_tokens
-    context = RolloutContext(section, tokenizer, longest, device, seed)
-    rollout: RolloutEngine = build(PluginRef("rollout", engine), context)
-    try:
-        rollout.receive_weights(LocalModel(section, device), version=0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    answers: dict[str, str] = {}
+    ref = PluginRef("rollout", engine)
+    with standalone_engine(section, tokenizer, ref, max_tokens=longest, seed=seed, device=device) as rollout:
         rollout.submit(requests)
-        answers: dict[str, str] = {}
         while len(answers) < len(requests):
             answers |= {done.request_id: tokenizer.decode(done.tokens) for done in rollout.poll(1.0)}
-    finally:
-        rollout.close()
     return [answers[request.id] for request in requests]

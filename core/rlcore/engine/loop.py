@@ -113,7 +113,13 @@ class Loop:
             self.workers.policy.onload()
             if "rollout_logprobs" in batch:
                 self.tracking.message("info", compare_logprobs(batch, self.workers.policy))
-            return prepare.add_columns(batch, self.plan, self.manifest, self.workers.policy, self.workers.reference)
+            batch = prepare.add_columns(batch, self.plan, self.manifest, self.workers.policy, self.workers.reference)
+        kl = self.manifest.algorithm.kl
+        if kl and "token_rewards" in batch:
+            self.metrics["reward/kl_to_reference"] = float(
+                -batch["token_rewards"].sum() / kl.coef / batch["loss_mask"].sum()
+            )
+        return batch
 
     def update(self, batch: Batch) -> None:
         """One optimizer step for each part of the batch; the weights after them are a new version."""
