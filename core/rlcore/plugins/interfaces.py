@@ -215,7 +215,8 @@ class PolicyLoss(Protocol):
     """A pure torch function of one packed micro-batch: a loss per live token, and metrics per live token.
 
     Weights, KL and entropy are the core's business. It may have ``prepare(batch) -> Batch``, run once over a whole
-    update, for statistics that must not depend on the split into micro-batches.
+    update, for statistics that must not depend on the split into micro-batches, and ``ignores_advantages = True``,
+    if the batch needs no advantages.
     """
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
