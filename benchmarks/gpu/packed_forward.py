@@ -27,7 +27,7 @@ from rlcore_fsdp.backend import FsdpBackend
 from rlcore_fsdp.plugin import Config
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 28,
@@ -37,7 +37,7 @@ SHAPE = {
     "vocab_size": 151_936,
     "max_position_embeddings": 40_960,
 }
-TINY = {
+TINY: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -65,10 +65,10 @@ def backend(folder: Path, device: str, dtype: Any, budget: int, **train: Any) ->
 def make_batch(vocabulary: int, tokens: int, longest: int, seed: int = 0) -> Batch:
     """Sequences of a quarter to all of ``longest`` tokens, about ``tokens`` together; all but first tokens train."""
     rng = np.random.default_rng(seed)
-    lengths = []
+    lengths: list[int] = []
     while sum(lengths) < tokens - longest:
         lengths.append(int(rng.integers(longest // 4, longest + 1)))
-    batch = Batch.from_sequences([rng.integers(0, vocabulary, n) for n in lengths])
+    batch = Batch.from_sequences([rng.integers(0, vocabulary, n, np.int32) for n in lengths])
     mask = np.ones(len(batch.tokens), np.float32)
     mask[batch.offsets[:-1]] = 0
     advantages = rng.normal(size=len(mask)).astype(np.float32)
@@ -78,7 +78,8 @@ def make_batch(vocabulary: int, tokens: int, longest: int, seed: int = 0) -> Bat
 @torch.no_grad()
 def padded_logprobs(folder: Path, batch: Batch, device: str, dtype: torch.dtype) -> np.ndarray:
     """transformers' own forward pass over sequences padded on the right, four at a time; softmax in float32."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").to(device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    model.to(device).eval()
     out = np.zeros(len(batch.tokens), np.float32)
     for start in range(0, len(batch), 4):
         part = batch.select(np.arange(start, min(start + 4, len(batch))))
@@ -110,7 +111,7 @@ def compare(folder: Path, vocabulary: int, device: str, longest: int) -> None:
 
 
 def seconds(action: Any, device: str, repeats: int = 1) -> float:
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize: Any = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -177,12 +178,13 @@ def main() -> None:
     given = parser.parse_args()
     shape, longest, tokens = (TINY, 64, 2_048) if given.tiny else (SHAPE, 1_024, 32_768)
     tokens = given.tokens or tokens
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {given.device}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         torch.manual_seed(0)
-        Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True)).save_pretrained(folder)
+        model: Any = Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True))  # type: ignore[no-untyped-call]
+        model.save_pretrained(folder)
         compare(folder, shape["vocab_size"], given.device, longest)
         time_moves(folder, shape["vocab_size"], given.device, longest)
         time_updates(folder, shape["vocab_size"], given.device, tokens, longest)
