@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlcore.plugins.interfaces import TrainBackend, WeightReceiver
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalReceiver:
     """The engine's end where trainer and engine share a process; ``way`` says which of the two may be asked for."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Write = Callable[..., Path]
 
-SEQUENCES = [np.random.default_rng(n).integers(0, 97, n) for n in (5, 2, 31, 64, 18, 17)]
+SEQUENCES = [np.random.default_rng(n).integers(0, 97, n, np.int32) for n in (5, 2, 31, 64, 18, 17)]
 
 
 def section(folder: Path, **options: Any) -> ModelSection:
@@ -31,14 +31,15 @@ def packed(model: Any, temperature: float = 1.0, *, entropy: bool = False) -> tu
     batch = Batch.from_sequences(SEQUENCES)
     micro = pack(batch, np.arange(len(batch)), (), "cpu")
     root = PackedModel(model, temperature=temperature, chunk_tokens=16)
-    return root(micro.tokens, micro.packing, micro.predict, micro.targets, entropy=entropy)
+    out: tuple[Any, Any] = root(micro.tokens, micro.packing, micro.predict, micro.targets, entropy=entropy)
+    return out
 
 
 def alone(folder: Path, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs and entropies by transformers' eager attention, one sequence at a time."""
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     logprobs, entropies = [], []
-    for sequence in map(torch.from_numpy, SEQUENCES):
+    for sequence in (torch.from_numpy(s.astype(np.int64)) for s in SEQUENCES):
         logp = (model(sequence[None]).logits[0, :-1] / temperature).log_softmax(-1)
         logprobs.append(logp.gather(-1, sequence[1:, None])[:, 0])
         entropies.append(-(logp.exp() * logp).sum(-1))
@@ -70,11 +71,12 @@ def test_dropout_is_off_even_in_training_mode(write_model: Write) -> None:
 
 
 def test_the_twin_shares_storage_and_buffers(write_model: Write) -> None:
-    model = load_model(section(write_model("Llama")))
+    folder = write_model("Llama")
+    model = load_model(section(folder))
     twin: Any = plain_twin(model)
     share_parameters(model, twin)
-    first = torch.from_numpy(SEQUENCES[2])[None]
-    own = AutoModelForCausalLM.from_pretrained(model.config._name_or_path)
+    first = torch.from_numpy(SEQUENCES[2].astype(np.int64))[None]
+    own = AutoModelForCausalLM.from_pretrained(folder)
     torch.testing.assert_close(twin(first).logits, own(first).logits)
     assert not twin.training
     pointers = {p.data_ptr() for p in model.parameters()}

@@ -73,7 +73,7 @@ def new_backend(model_folder: Path) -> Callable[..., FsdpBackend]:
 def make_batch(lengths: tuple[int, ...] = (9, 30, 5, 17, 24, 12), seed: int = 0) -> Batch:
     """Random tokens, responses that start in the middle, weights that sum to 1."""
     rng = np.random.default_rng(seed)
-    batch = Batch.from_sequences([rng.integers(0, 256, n) for n in lengths])
+    batch = Batch.from_sequences([rng.integers(0, 256, n, np.int32) for n in lengths])
     place = np.arange(len(batch.tokens)) - np.repeat(batch.offsets[:-1], batch.lengths)
     mask = (place >= np.repeat(batch.lengths // 2, batch.lengths)).astype(np.float32)
     noise = rng.normal(size=(2, len(batch.tokens))).astype(np.float32)
