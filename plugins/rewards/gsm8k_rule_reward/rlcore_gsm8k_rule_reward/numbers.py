@@ -12,18 +12,22 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-_MINUS = "[-\u2212\u2013]"  # hyphen-minus, minus sign, en dash
+_DASHES = "-\u2212\u2013"  # hyphen-minus (first, so that it makes no range in a set), minus sign, en dash
+_MINUS = f"[{_DASHES}]"
+_CURRENCY = "$€£¥₹"
 _COMMA = r"(?: ,(?:\\!)? | \{,\} )"  # LaTeX also has 1,\!234 and 1{,}234
 _COMMAS = re.compile(_COMMA, re.VERBOSE)
 _NUMBER = re.compile(
     rf"""
     (?P<minus> (?<![\w)\]}}%]) {_MINUS} )?   # after an operand it is a subtraction, a range or a hyphen
-    (?: \\? [$€£¥₹] [ ]? (?P<inner>{_MINUS})? )?
+    (?: \\? [{_CURRENCY}] [ ]? (?P<inner>{_MINUS})? )?
     (?: (?P<run> [0-9]+ (?: {_COMMA}[0-9]+ )* ) (?P<fraction> \.[0-9]+ )?
       | (?<![\w.]) (?P<bare> \.[0-9]+ ) )
     """,
     re.VERBOSE | re.ASCII,
 )
+_TAIL = re.compile(rf"[0-9][{_DASHES}{_CURRENCY}0-9.,{{}}\\! ]*")
+"""In reversed text: the last digit and all before it that a number may consist of. Nothing else need be searched."""
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _AFTER_GOLD = re.compile(r"\.?\s*%?\s*")
 
@@ -36,8 +40,12 @@ def first_number(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number of the text in canonical form, or None."""
-    matches = deque(_NUMBER.finditer(text), maxlen=1)
-    return list(_numbers(matches[0]))[-1] if matches else None
+    tail = _TAIL.search(text[::-1])
+    if not tail:
+        return None
+    start, end = len(text) - tail.end(), len(text) - tail.start()
+    matches = deque(_NUMBER.finditer(text, start, end), maxlen=1)
+    return list(_numbers(matches[0]))[-1]
 
 
 def number(value: Any) -> str | None:

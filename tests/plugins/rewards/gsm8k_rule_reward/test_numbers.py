@@ -98,6 +98,13 @@ def test_any_text_is_read(text):
         assert found is None or Decimal(found).is_finite()
 
 
+@given(st.text(alphabet="0123456789,.-$#\\!{} %€\u2212xy=", max_size=60))
+def test_last_number_is_the_last_that_repeated_search_finds(text):
+    assert last_number(f"7 = {text}") == (last_number(text) or "7")
+    shorter = next((text[:i] for i in range(len(text), -1, -1) if text[:i][-1:].isdigit()), "")
+    assert last_number(text) == last_number(shorter)
+
+
 @given(st.text(alphabet="0123456789,.-$#\\!{} %\u2212x", max_size=60))
 def test_numbers_are_canonical(text):
     for found in (first_number(text), last_number(text)):

@@ -97,7 +97,8 @@ def test_real_solutions(mode):
     if not GSM8K.is_dir():
         pytest.skip(f"{GSM8K} is not there")
     reward = rlcore_reward(Config(mode=mode))
-    rows = [json.loads(line) for split in ("train", "test") for line in (GSM8K / f"{split}.jsonl").open()]
+    files = [GSM8K / f"{split}.jsonl" for split in ("train", "test")]
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").split("\n") if line]
     golds = [row["answer"].split("\n#### ")[1] for row in rows]
     assert len(rows) == 7473 + 1319
     for row, gold, other in zip(rows, golds, golds[1:] + golds[:1], strict=True):
