@@ -13,9 +13,8 @@ from rlcore.manifest.validate import Validation, is_trust_key
 from rlcore.plugins.capabilities import missing
 from rlcore.plugins.discovery import find_plugins
 
-# What the loop computes for any estimator and loss; the rest depends on the manifest.
-_ALWAYS = ("reward", "group", "unit", "truncated", "weight_version", "loss_mask", "token_rewards")
-_ON_DEMAND = ("rollout_logprobs", "old_logprobs", "logprobs", "entropy")
+# Columns that every batch has; the others depend on the manifest.
+_ALWAYS = ("reward", "group", "unit", "truncated", "weight_version", "loss_mask")
 DATA_SUFFIXES = (".parquet", ".jsonl")
 
 Check = Callable[[Validation, Manifest], Iterator[Problem]]
@@ -45,12 +44,22 @@ def _trust(state: Validation) -> Iterator[Problem]:
             yield Problem(node.source, path, rule)
 
 
+def _provided(manifest: Manifest) -> dict[str, frozenset[str]]:
+    """What the loop brings into the run as the manifest has it."""
+    data, trainer, kl = manifest.data, manifest.trainer, manifest.algorithm.kl
+    columns = set(_ALWAYS)
+    roles = {"role:policy"}
+    if kl is not None and kl.coef:
+        columns |= {"ref_logprobs"} | ({"old_logprobs", "token_rewards"} if kl.placement == "reward" else set())
+        roles |= {"role:reference"}
+    if trainer.epochs_per_batch > 1 or (trainer.prompts_per_update or data.prompts_per_step) < data.prompts_per_step:
+        columns |= {"old_logprobs"}
+    groups = {"groups"} if manifest.rollout.samples_per_prompt > 1 else set()
+    return {"core": frozenset({f"batch:{name}" for name in columns} | roles | groups)}
+
+
 def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
-    provides = {"core": frozenset({f"batch:{name}" for name in (*_ALWAYS, *_ON_DEMAND)} | {"role:policy"})}
-    if manifest.algorithm.kl is not None and manifest.algorithm.kl.coef:
-        provides["algorithm.kl"] = frozenset({"role:reference", "batch:ref_logprobs"})
-    if manifest.rollout.samples_per_prompt > 1:
-        provides["rollout.samples_per_prompt"] = frozenset({"groups"})
+    provides = _provided(manifest)
     needs: dict[KeyPath, tuple[str, frozenset[str]]] = {}
     for path, config in state.configs.items():
         use = state.root.get(*path, "use")

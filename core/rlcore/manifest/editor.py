@@ -26,17 +26,15 @@ def manifest_schema() -> tuple[Schema, list[str]]:
     schema = Manifest.model_json_schema(by_alias=True)
     definitions: dict[str, Schema] = schema["$defs"]
     broken: list[str] = []
-    for section, kind in _plugin_models().items():
-        definition = definitions[section.__name__]
-        definition["properties"].pop("options", None)
-        if section is not PluginSection:
-            definitions[section.__name__] = _with_plugins(definition, kind, definitions, broken)
-    # Losses and trackers share a section without keys of its own.
+    # Losses and trackers share a section without keys of its own; each kind gets its own.
     plain = definitions.pop(PluginSection.__name__)
-    for kind in ("loss", "tracker"):
-        definitions[f"{kind.title()}Section"] = _with_plugins(plain, kind, definitions, broken)
-    _point_at(schema["$defs"]["AlgorithmSection"]["anyOf"][1]["properties"], "loss", "LossSection")
-    _point_at(schema["$defs"]["RunSection"]["properties"], "trackers", "TrackerSection")
+    _point_at(definitions["AlgorithmSection"]["properties"], "loss", "LossSection")
+    _point_at(definitions["RunSection"]["properties"], "trackers", "TrackerSection")
+    sections: dict[str, tuple[Schema, Kind]] = {"LossSection": (plain, "loss"), "TrackerSection": (plain, "tracker")}
+    sections |= {m.__name__: (definitions[m.__name__], kind) for m, kind in _plugin_models().items()}
+    for name, (definition, kind) in sections.items():
+        definition["properties"].pop("options", None)
+        definitions[name] = _with_plugins(definition, kind, definitions, broken)
     for key in set(schema["properties"]) - set(fields_of(Manifest)):
         del schema["properties"][key]
     return _extendable(schema), list(dict.fromkeys(broken))
@@ -48,7 +46,8 @@ def _plugin_models() -> dict[type[PluginSection], Kind]:
         path = tuple(0 if part == "*" and pattern[0] == "run" else part for part in pattern)
         for option in options_of(annotation_at(Manifest, path)):
             if is_model(option):
-                models.setdefault(option, kind)
+                models[option] = kind
+    del models[PluginSection]
     return models
 
 

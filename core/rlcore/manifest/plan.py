@@ -124,5 +124,6 @@ def _skipped(manifest: Manifest, step: StepPlan) -> list[str]:
     kl = manifest.algorithm.kl
     if not step.old_logprobs and not (step.reference and kl and kl.placement == "reward"):
         sentences.append("log-probs before the update: one update per rollout, so the ratio is 1 by construction")
+    sentences.append("log-probs from the engine: nothing reads them after they were compared once with the trainer's")
     sentences.append("critic: the estimator reads no values")
     return sentences

@@ -33,8 +33,9 @@ _TYPE_ERRORS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error
 class Validation:
     """What is known of a manifest while it is validated, and after.
 
-    ``defaults_known`` says that the algorithm told what it brings. ``configs`` holds the validated options by the path of their section; ``unloaded`` the local plugins that were not
-    imported. ``manifest`` is None where the core's own keys are wrong; with ``problems`` it is good for checks only.
+    ``configs`` holds the validated options by the path of their section; ``unloaded`` the local plugins that were not
+    imported; ``defaults_known`` says that the algorithm told what it brings. ``manifest`` is None where the core's own
+    keys are wrong; with ``problems`` it is good for checks only.
     """
 
     root: Node

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from rlcore.manifest.layers import merge
 from rlcore.manifest.load import load_manifest
 from rlcore.manifest.nodes import Source, node_of, plain
-from rlcore.manifest.layers import merge
 
 HERE = Source("x")
 
@@ -55,7 +55,9 @@ def test_of_several_bases_the_later_is_on_top(bench, good) -> None:
 
 def test_a_circle_is_named(bench) -> None:
     bench.write("extends: m.yaml", "b.yaml")
-    assert bench.problems("extends: b.yaml\n")[0] == "b.yaml:1:10: extends: extends in a circle: m.yaml → b.yaml → m.yaml"
+    assert (
+        bench.problems("extends: b.yaml\n")[0] == "b.yaml:1:10: extends: extends in a circle: m.yaml → b.yaml → m.yaml"
+    )
     assert "extends in a circle: m.yaml → m.yaml" in bench.problems("extends: m.yaml\n")[0]
 
 
@@ -98,7 +100,9 @@ def test_set_overrides(bench) -> None:
 def test_set_use_drops_the_other_plugins_options(bench, make_distribution) -> None:
     source = "from rlcore import hookimpl\n@hookimpl\ndef rlcore_reward():\n    return lambda sample: 0.0\n"
     make_distribution("d", {"rlcore.rewards": {"plain": "plain_reward"}}, {"plain_reward": source})
-    text = bench.write().read_text().replace("use: gsm8k-rule-reward", "use: gsm8k-rule-reward, mode: flexible, weight: 3")
+    text = (
+        bench.write().read_text().replace("use: gsm8k-rule-reward", "use: gsm8k-rule-reward, mode: flexible, weight: 3")
+    )
     reward = bench.load(text, "rewards.correct.use=plain").manifest.rewards["correct"]
     assert (reward.use, reward.weight, reward.options) == ("plain", 3, {})
 

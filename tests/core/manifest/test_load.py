@@ -50,7 +50,9 @@ run: {eval_first: true, trackers: [jsonl, {use: console}], folder: ./out}
 
 def full(good: str) -> str:
     text = good.replace("{use: grpo}", "{use: grpo, kl: {in: loss, coef: 0.001}}") + FULL
-    return text.replace("  prompts_per_step", "  val: [val.parquet]\n  columns: {ground_truth: null}\n  prompts_per_step")
+    return text.replace(
+        "  prompts_per_step", "  val: [val.parquet]\n  columns: {ground_truth: null}\n  prompts_per_step"
+    )
 
 
 def test_what_is_resolved_loads_to_an_equal_manifest(bench, good, tmp_path_factory) -> None:
@@ -80,7 +82,9 @@ def test_resolved_holds_every_key(bench) -> None:
 def test_every_problem_is_reported_at_once_in_order(bench, good) -> None:
     text = good.replace("prompts_per_step: 8", "prompts_per_step: ten\n  train_batch_size: 8\n  val: none.parquet")
     text = text.replace("{use: fsdp}", "{use: fspd}").replace("samples_per_prompt: 4", "samples_per_prompt: 4, lr: 1")
-    assert [line.split(": ")[0] + ": " + line.split(": ")[1] for line in bench.problems(text + "run: {epochs: 0}\n")] == [
+    assert [
+        line.split(": ")[0] + ": " + line.split(": ")[1] for line in bench.problems(text + "run: {epochs: 0}\n")
+    ] == [
         "m.yaml:6:21: data.prompts_per_step",
         "m.yaml:7:3: data.train_batch_size",
         "m.yaml:11:16: trainer.use",
@@ -143,4 +147,6 @@ def test_local_plugins(bench, good) -> None:
     assert loaded.unloaded == {("rewards", "correct"): path}
     assert loaded.manifest.rewards["correct"].options == {"maxwords": 7}
     missing = text.replace("my_reward", "no_reward")
-    assert bench.problems(missing, load_local=False) == ["m.yaml:13:18: rewards.correct.use: no such file: no_reward.py"]
+    assert bench.problems(missing, load_local=False) == [
+        "m.yaml:13:18: rewards.correct.use: no such file: no_reward.py"
+    ]

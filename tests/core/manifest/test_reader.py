@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of messages
 from __future__ import annotations
 
 import math

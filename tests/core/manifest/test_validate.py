@@ -1,10 +1,10 @@
+# ruff: noqa: E501 - tables of messages
 from __future__ import annotations
 
 import pytest
 from rlcore import AlgorithmConfig
-from rlcore.manifest.sections import PLUGIN_SECTIONS, annotation_at
 from rlcore.manifest.schema import Manifest, PluginSection
-from rlcore.manifest.sections import options_of
+from rlcore.manifest.sections import PLUGIN_SECTIONS, annotation_at, options_of
 from rlcore.manifest.words import FAMILIAR, core_homes
 
 
@@ -83,14 +83,19 @@ def test_unknown_keys_say_what_was_meant(bench, good, old, new, message) -> None
 
 def test_a_name_alone_is_a_plugin_section(bench, good) -> None:
     text = good.replace("{use: fsdp}", "fsdp").replace("{use: gsm8k-rule-reward}", "gsm8k-rule-reward")
-    manifest = bench.load(text.replace("{use: grpo}", "{use: grpo, loss: clip}") + "run: {trackers: [console]}\n").manifest
+    manifest = bench.load(
+        text.replace("{use: grpo}", "{use: grpo, loss: clip}") + "run: {trackers: [console]}\n"
+    ).manifest
     assert (manifest.trainer.use, manifest.rewards["correct"].use) == ("fsdp", "gsm8k-rule-reward")
     assert manifest.run.trackers == [PluginSection(use="console", options=manifest.run.trackers[0].options)]
 
 
 def test_numbers_as_people_write_them(bench, good) -> None:
     assert bench.load(good.replace("{use: fsdp}", "{use: fsdp, lr: 1e-6, weight_decay: 0}")).manifest.trainer.lr == 1e-6
-    assert bench.load(good.replace("{use: fsdp}", "{use: fsdp, betas: [0.9, 0.95]}")).manifest.trainer.betas == (0.9, 0.95)
+    assert bench.load(good.replace("{use: fsdp}", "{use: fsdp, betas: [0.9, 0.95]}")).manifest.trainer.betas == (
+        0.9,
+        0.95,
+    )
 
 
 def test_every_hint_names_keys_that_exist() -> None:
@@ -204,7 +209,9 @@ def test_types_that_yaml_lacks_are_read_from_its_own(make_distribution, bench, g
 
 def test_unknown_broken_and_conflicting_plugins_point_at_use(bench, good, reward, make_distribution) -> None:
     (unknown,) = bench.problems(good.replace("gsm8k-rule-reward", "gsm8k-rule-rewrad"))
-    assert unknown.startswith("m.yaml:13:18: rewards.correct.use: no reward plugin 'gsm8k-rule-rewrad' is installed; did you")
+    assert unknown.startswith(
+        "m.yaml:13:18: rewards.correct.use: no reward plugin 'gsm8k-rule-rewrad' is installed; did you"
+    )
     (broken,) = reward("import no_such_module\n")
     assert broken.startswith("m.yaml:13:18: rewards.correct.use: reward/t ")
     assert "No module named 'no_such_module'" in broken
@@ -231,7 +238,9 @@ def algorithm(make_distribution, bench, good):
 
 def test_an_estimator_without_defaults(algorithm) -> None:
     loss, aggregate = sorted(algorithm(""), key=lambda line: "aggregate" in line)
-    assert loss.startswith("m.yaml:11:1: algorithm.loss: is needed, as algorithm t brings no default for it; installed: clip")
+    assert loss.startswith(
+        "m.yaml:11:1: algorithm.loss: is needed, as algorithm t brings no default for it; installed: clip"
+    )
     assert aggregate.startswith("m.yaml:11:1: algorithm.aggregate: is needed, as algorithm t brings no default for it")
 
 

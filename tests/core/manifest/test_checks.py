@@ -1,0 +1,156 @@
+# ruff: noqa: E501 - tables of messages
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("replace", "tail", "message"),
+    [
+        # sizes
+        ({"{use: fsdp}": "{use: fsdp, prompts_per_update: 9}"}, "",
+         "m.yaml:9:42: trainer.prompts_per_update: must be at most data.prompts_per_step (8), got 9"),
+        ({"{use: fsdp}": "{use: fsdp, tokens_per_micro_batch: 299}"}, "",
+         "m.yaml:9:46: trainer.tokens_per_micro_batch: must hold the longest sequence, as none is ever split: "
+         "data.max_prompt_tokens + data.max_response_tokens = 300, got 299"),
+        ({"max_response_tokens: 200": "max_response_tokens: 20000"}, "",
+         "m.yaml:9:1: trainer.tokens_per_micro_batch: must hold the longest sequence, as none is ever split: "
+         "data.max_prompt_tokens + data.max_response_tokens = 20100, got 16384"),
+        ({"samples_per_prompt: 4": "samples_per_prompt: 4, min_tokens: 201"}, "",
+         "m.yaml:10:55: rollout.min_tokens: must be at most data.max_response_tokens (200), got 201"),
+        # groups
+        ({"samples_per_prompt: 4": "samples_per_prompt: 1"}, "",
+         "m.yaml:10:40: rollout.samples_per_prompt: algorithm grpo compares the samples of a prompt, and one has nothing "
+         "to be compared with; set 2 or more"),
+        # reference
+        ({}, "reference: {use: fsdp}\n", "m.yaml:14:12: reference: nobody uses a reference model without a KL term; set "
+         "algorithm.kl, or remove this section"),
+        # evaluation
+        ({}, "eval: {k: [1, 2]}\n", "m.yaml:14:15: eval.k.1: must be at most eval.samples_per_prompt (1), got 2"),
+        ({}, "eval: {samples_per_prompt: 4}\n", "m.yaml:14:28: eval.samples_per_prompt: greedy decoding gives 4 equal "
+         "answers; set eval.temperature above 0, or this to 1"),
+        ({}, "run: {eval_first: true}\n", "m.yaml:14:19: run.eval_first: there is nothing to evaluate on; set data.val"),
+        ({}, "run: {eval_every: 5}\n", "m.yaml:14:19: run.eval_every: there is nothing to evaluate on; set data.val"),
+        # files
+        ({"train.parquet": "none.parquet"}, "", "m.yaml:5:10: data.train: no such file: none.parquet"),
+        ({"train.parquet": "[train.parquet, none.parquet]"}, "",
+         "m.yaml:5:26: data.train.1: no such file: none.parquet"),
+        ({"train.parquet": "model"}, "", "m.yaml:5:10: data.train: model is a folder; name the files in it"),
+        ({"train.parquet": "m.yaml"}, "", "m.yaml:5:10: data.train: m.yaml must end in .parquet or .jsonl"),
+        ({"train.parquet": "[]"}, "", "m.yaml:5:10: data.train: names no file"),
+        ({"train.parquet": "''"}, "", "m.yaml:5:10: data.train: no such file: "),
+        # model
+        ({"./model": "./modell"}, "", "m.yaml:3:15: model.path: no such folder: modell"),
+        ({"./model": "."}, "", "m.yaml:3:15: model.path: {folder} holds no config.json; it is no Hugging Face model folder"),
+        ({"./model": "''"}, "", "m.yaml:3:15: model.path: must be a Hugging Face id or a folder, got ''"),
+    ],
+)  # fmt: skip
+def test_what_sections_must_agree_on(bench, good, replace, tail, message) -> None:
+    for old, new in replace.items():
+        assert old in good
+        good = good.replace(old, new)
+    assert bench.problems(good + tail) == [message.replace("{folder}", str(bench.folder))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("{use: fsdp}", "{use: fsdp, trust_remote_code: true}", "m.yaml:9:22: trainer.trust_remote_code"),
+        ("{use: fsdp}", "{use: fsdp, trust_remote_code: false}", "m.yaml:9:22: trainer.trust_remote_code"),
+        ("use: hf,", "use: hf, engine: {trust-remote-code: true},", "m.yaml:10:29: rollout.engine.trust-remote-code"),
+        ("use: hf,", "use: hf, engine: {args: [--trust-remote-code=1]},", "m.yaml:10:36: rollout.engine.args.0"),
+        ("max_prompt_tokens: 100", "max_prompt_tokens: 100\n  chat_template_kwargs: {Trust_Remote_Code: true}",
+         "m.yaml:8:26: data.chat_template_kwargs.Trust_Remote_Code"),
+        ("rlcore: 1", "rlcore: 1\ntrust_remote_code: true", "m.yaml:2:1: trust_remote_code"),
+    ],
+)  # fmt: skip
+def test_code_of_models_is_allowed_in_one_place_only(bench, good, old, new, place) -> None:
+    rule = "code that comes with a model is allowed by model.trust_remote_code alone; remove it here"
+    problems = bench.problems(good.replace(old, new))
+    assert f"{place}: {rule}" in problems
+    # Nothing else is said of it but that the plugin has no such mapping.
+    assert [p for p in problems if rule not in p and "unknown key 'engine'" not in p] == []
+
+
+def test_code_of_models_is_allowed_there(bench, good) -> None:
+    assert bench.load(good.replace("./model", "./model, trust_remote_code: true")).manifest.model.trust_remote_code
+
+
+NEEDY = """
+from rlcore import AlgorithmConfig, hookimpl
+class Config(AlgorithmConfig):
+    def needs(self): return frozenset(NEEDS)
+    def defaults(self): return {"loss": "clip", "aggregate": "token-mean"}
+@hookimpl
+def rlcore_advantage_estimator(config: Config):
+    return lambda batch: batch
+"""
+
+
+@pytest.fixture
+def needy(make_distribution, good):
+    def manifest(needs: str) -> str:
+        source = NEEDY.replace("NEEDS", needs)
+        make_distribution("t-dist", {"rlcore.algorithms": {"t": "t_needy"}}, {"t_needy": source})
+        return good.replace("{use: grpo}", "{use: t}")
+
+    return manifest
+
+
+def test_a_critic_is_refused_with_what_is_missing(bench, needy) -> None:
+    assert bench.problems(needy('{"batch:values"}')) == [
+        "m.yaml:11:18: algorithm.use: algorithm t needs batch:values, which nothing in this run provides "
+        "(a critic section)"
+    ]
+
+
+def test_a_reference_model_is_brought_by_the_kl_term(bench, needy) -> None:
+    text = needy('{"batch:ref_logprobs"}')
+    (problem,) = bench.problems(text)
+    assert "needs batch:ref_logprobs, which nothing in this run provides" in problem
+    bench.load(text.replace("{use: t}", "{use: t, kl: {in: loss, coef: 0.1}}"))
+    (problem,) = bench.problems(text.replace("{use: t}", "{use: t, kl: {in: loss, coef: 0}}"))
+    assert "batch:ref_logprobs" in problem
+
+
+def test_log_probs_before_the_update_are_there_where_a_step_has_several(bench, needy) -> None:
+    text = needy('{"batch:old_logprobs"}')
+    (problem,) = bench.problems(text)
+    assert "algorithm t needs batch:old_logprobs, which nothing in this run provides" in problem
+    bench.load(text, "trainer.prompts_per_update=4")
+    bench.load(text, "trainer.epochs_per_batch=2")
+    bench.load(text, "algorithm.kl={in: reward, coef: 0.1}")
+
+
+def test_needs_that_raise_name_the_plugin(bench, needy) -> None:
+    assert bench.problems(needy("{1/0: 1}")) == [
+        "m.yaml:11:18: algorithm.use: algorithm t: asking what it needs and provides failed: "
+        "ZeroDivisionError('division by zero')"
+    ]
+
+
+def test_ids_on_the_hub_are_left_alone(bench, good) -> None:
+    assert bench.load(good.replace("./model", "Qwen/Qwen3-1.7B")).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("samples_per_prompt: 4", "samples_per_prompt: 4, top_p: 0.9", "10:50: rollout.top_p", "off-policy"),
+        ("samples_per_prompt: 4", "samples_per_prompt: 4, top_k: 50", "10:50: rollout.top_k", "off-policy"),
+        ("{use: grpo}", "{use: grpo, kl: {in: loss, coef: 1, estimator: k1}}", "11:59: algorithm.kl.estimator",
+         "expected gradient of zero"),
+        ("{use: grpo}", "{use: grpo, kl: {in: loss, coef: 0}}", "11:45: algorithm.kl.coef", "switches the KL term off"),
+        ("./model", "model", "3:15: model.path", "write ./model"),
+    ],
+)  # fmt: skip
+def test_warnings_stop_nothing(bench, good, old, new, place, words) -> None:
+    (warning,) = bench.load(good.replace(old, new)).warnings
+    assert f"m.yaml:{place}: " in str(warning)
+    assert words in str(warning)
+
+
+def test_k1_in_the_reward_is_no_warning(bench, good) -> None:
+    assert (
+        bench.load(good.replace("{use: grpo}", "{use: grpo, kl: {in: reward, coef: 1, estimator: k1}}")).warnings == ()
+    )
