@@ -251,8 +251,6 @@ def test_engine_with_a_mistake(failures, change, tests):
 def test_backend_with_a_mistake(failures, methods, test):
     pytest.importorskip("rlcore_fsdp")
     code = """
-        import torch
-        torch.set_num_threads(1)
         from rlcore.testing.contracts import TrainBackendContract
         from rlcore_fsdp.backend import FsdpBackend
 

@@ -2,18 +2,7 @@
 
 from typing import ClassVar
 
-import pytest
 from rlcore.testing.contracts import AdvantageContract, RolloutContract, TrainBackendContract
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class TestGrpo(AdvantageContract):

@@ -1,0 +1,7 @@
+"""Every test process, and each that it starts, computes with one thread and asks no network for models."""
+
+import os
+
+# Before torch is imported: it reads them once. Two threads on two busy cores can be ten times slower than one.
+for name, value in {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}.items():
+    os.environ.setdefault(name, value)
