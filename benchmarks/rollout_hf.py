@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ RUNS = 5
 class Lender:
     """Lends the benchmark's own model."""
 
-    way = "in_place"
+    way: Literal["in_place", "stream"] = "in_place"
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -42,6 +42,9 @@ class Lender:
     @contextmanager
     def module(self) -> Iterator[Any]:
         yield self.model
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        raise NotImplementedError
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:

@@ -47,7 +47,8 @@ def load(folder: Path) -> Any:
 
 
 def ids(folder: Path, *tokens: str) -> list[int]:
-    return list(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(list(tokens)))
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    return list(tokenizer.convert_tokens_to_ids(list(tokens)))
 
 
 def test_chat_is_the_template_s_text(folder: Path) -> None:

@@ -63,7 +63,8 @@ class Bench:
     section: ModelSection
 
     def context(self, *, tokenizer: Any = None, max_tokens: int = 256, device: str = "cpu") -> RolloutContext:
-        return RolloutContext(self.section, tokenizer or Letters(), max_tokens, device, seed=0)
+        tokens: Any = tokenizer or Letters()
+        return RolloutContext(self.section, tokens, max_tokens, device, seed=0)
 
     def engine(self, *, eos: Sequence[int] = (), max_tokens: int = 256, **config: int) -> HfEngine:
         """An engine that holds the model's weights as version 7."""
@@ -77,15 +78,16 @@ class Bench:
         ids = torch.from_numpy(np.concatenate([request.tokens, completion.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             logits = self.model(ids).logits[0, len(request.tokens) - 1 : -1].double()
-        return (logits / (request.sampling.temperature or 1.0)).log_softmax(-1).numpy()
+        logprobs: np.ndarray[Any, Any] = (logits / (request.sampling.temperature or 1.0)).log_softmax(-1).numpy()
+        return logprobs
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The tiny Qwen3, with weights large enough for context to matter."""
     folder = write_tiny_model(tmp_path_factory.mktemp("tiny"), initializer_range=0.2)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    return Bench(folder, model, ModelSection(path=str(folder), dtype="float32"))
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    return Bench(folder, model.eval(), ModelSection(path=str(folder), dtype="float32"))
 
 
 def make_request(name: str, tokens: Sequence[int], *, group: str = "", seed: int = 0, **sampling: Any) -> Request:

@@ -184,3 +184,15 @@ def test_logits_that_diverged_are_an_error(bench: Any, lender: Any, request_of: 
     engine.receive_weights(lender(broken), 3)
     with pytest.raises(ModelError, match=r"logits are not finite \(request 'a', weight version 3\)"):
         run(engine, [request_of("a", [1])])
+
+
+def test_the_same_batch_gives_the_same_bits(bench: Any, prompts: Any, request_of: Any, run: Any) -> None:
+    """Whatever the engine did before: a resumed run must repeat the one that never stopped."""
+    requests = [request_of(f"{i}/{s}", p, seed=s) for i, p in enumerate(prompts) for s in range(5)]
+    fresh = run(bench.engine(), requests)
+    used = bench.engine()
+    run(used, [request_of(f"long{i}", [i], max_tokens=150, seed=i) for i in range(50)])
+    again = run(used, requests)
+    for name, completion in fresh.items():
+        assert completion.tokens.tolist() == again[name].tokens.tolist()
+        assert completion.logprobs.tolist() == again[name].logprobs.tolist()

@@ -34,7 +34,9 @@ def both(section: ModelSection, tokenizer: Any, temperature: float, way: Any) ->
 def largest_difference(trainer: Any, requests: Sequence[Request], done: dict[str, Any]) -> float:
     """Between the engine's log-probs and the trainer's, over all generated tokens."""
     batch = Batch.from_sequences([np.concatenate([r.tokens, done[r.id].tokens]) for r in requests])
-    mask = np.concatenate([np.repeat(np.float32([0, 1]), [len(r.tokens), len(done[r.id].tokens)]) for r in requests])
+    mask = np.concatenate(
+        [np.repeat(np.array([0, 1], np.float32), [len(r.tokens), len(done[r.id].tokens)]) for r in requests]
+    )
     scored = trainer.forward(batch.with_tokens(loss_mask=mask), {"logprobs"})
     theirs = scored["logprobs"][mask == 1]
     ours = np.concatenate([done[r.id].logprobs for r in requests])
