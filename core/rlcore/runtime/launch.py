@@ -17,8 +17,7 @@ from rlcore.engine.stopping import Stopping
 from rlcore.engine.tracking import Tracking
 from rlcore.errors import CheckpointError
 from rlcore.manifest.load import LoadedManifest
-from rlcore.manifest.schema import Manifest, PluginSection
-from rlcore.plugins.config import PluginRef
+from rlcore.manifest.schema import Manifest
 from rlcore.plugins.interfaces import AlgorithmContext, TrackerContext
 from rlcore.plugins.loading import build
 from rlcore.run.checkpoints import Checkpoint, CheckpointStore
@@ -42,14 +41,7 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
     tokenizer = load_tokenizer(manifest.model)
     prompts = load_prompt_set(manifest, "train", tokenizer)
     val = load_prompt_set(manifest, "val", tokenizer) if manifest.data.val else None
-    sampler = PromptSampler(
-        len(prompts.prompts),
-        prompts_per_step=manifest.data.prompts_per_step,
-        epochs=manifest.run.epochs,
-        seed=manifest.run.seed,
-        shuffle=manifest.data.shuffle,
-        last_batch=manifest.data.last_batch,
-    )
+    sampler = _sampler(manifest, len(prompts.prompts))
     plan = StepPlan.of(manifest)
     total_steps = min(sampler.total_steps, manifest.run.max_steps or sampler.total_steps)
     scorer = Scorer(manifest.rewards)
@@ -93,6 +85,17 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
     return manifest.run_folder
 
 
+def _sampler(manifest: Manifest, prompts: int) -> PromptSampler:
+    return PromptSampler(
+        prompts,
+        prompts_per_step=manifest.data.prompts_per_step,
+        epochs=manifest.run.epochs,
+        seed=manifest.run.seed,
+        shuffle=manifest.data.shuffle,
+        last_batch=manifest.data.last_batch,
+    )
+
+
 def _open_folder(manifest: Manifest, resume: str | bool, overwrite: bool) -> RunFolder:
     path = manifest.run_folder
     return RunFolder.open(path) if resume else RunFolder.create(path, overwrite=overwrite)
@@ -126,10 +129,7 @@ def _start_tracking(
     context = TrackerContext(
         run_name=manifest.name, folder=folder.path, manifest=loaded.resolved(), state={}, total_steps=total_steps
     )
-    refs = [
-        tracker.plugin("tracker") if isinstance(tracker, PluginSection) else PluginRef("tracker", tracker)
-        for tracker in manifest.run.trackers
-    ]
+    refs = [tracker.plugin("tracker") for tracker in manifest.run.trackers]
     return Tracking.start(refs, context, checkpoint.state["trackers"] if checkpoint else {})
 
 
