@@ -22,7 +22,8 @@ test-full: $(VENV)/.dev  ## with soaks, many seeds and random kills
 lint: $(VENV)/.dev  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPYPATH=$$(echo core $(PLUGINS) examples/quickstart | tr ' ' ':') \
+	$(BIN)/mypy core/rlcore $(wildcard plugins/*/*/rlcore_*) examples/quickstart/*.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -201,8 +201,7 @@ class HfEngine(RolloutEngine):
     def _draw(self, start: int, logits: Tensor) -> None:
         """Draw a token for each row from ``start`` on, and let go of the rows that it ends."""
         rows = self._rows
-        eos = torch.from_numpy(self._eos).to(self._device)
-        eos = eos[eos < logits.shape[-1]]
+        eos = torch.from_numpy(self._eos[self._eos < logits.shape[-1]]).to(self._device)
         tokens, logprobs = sample(logits, rows.draws(start), rows.uniforms(start), eos, rows.held(start))
         drawn = torch.stack((tokens.double(), logprobs)).cpu().numpy()  # the step's one wait for the device
         ids = drawn[0].astype(np.int64)
