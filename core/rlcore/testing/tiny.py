@@ -37,7 +37,9 @@ def write_tiny_model(
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     tokenizer = write_byte_tokenizer(folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (END, PAD)}
     config = Qwen3Config(

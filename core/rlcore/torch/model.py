@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from rlcore.errors import ModelError
 from rlcore.torch.attention import PACKED
@@ -18,6 +19,8 @@ from rlcore.torch.packing import Packing
 
 if TYPE_CHECKING:
     from rlcore.manifest.schema import ModelSection
+
+transformers_logging.disable_progress_bar()  # a run shows its own
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Names of dtypes in manifests and weight specs."""

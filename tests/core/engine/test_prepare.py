@@ -1,0 +1,146 @@
+"""From groups to batches: masks, columns, and the parts that updates train on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlcore.data.batch import Batch
+from rlcore.data.sample import Group, Prompt, Sample, Segment
+from rlcore.engine.prepare import StepPlan, add_columns, to_batch, updates
+from rlcore.manifest.load import manifest_from_dict
+from rlcore.manifest.schema import Manifest
+
+
+def manifest(tmp_path: Path, **changes: dict[str, Any]) -> Manifest:
+    (tmp_path / "train.jsonl").write_text('{"prompt": "x"}\n')
+    values: dict[str, dict[str, Any]] = {
+        "model": {"path": "org/model"},
+        "data": {"train": "train.jsonl", "prompts_per_step": 3, "max_prompt_tokens": 8, "max_response_tokens": 10},
+        "trainer": {"use": "fsdp"},
+        "rollout": {"use": "hf", "samples_per_prompt": 2},
+        "algorithm": {"use": "grpo", "aggregate": "token-mean"},
+        "rewards": {"right": {"use": "gsm8k-rule-reward"}},
+    }
+    for section, keys in changes.items():
+        values[section] |= keys
+    return manifest_from_dict({"rlcore": 1, "name": "x", **values}, tmp_path).manifest
+
+
+def sample(prompt: Prompt, index: int, generated: list[int], reward: float, logprobs: bool = True) -> Sample:
+    tokens = np.array(generated, np.int32)
+    own = -np.arange(1, len(generated) + 1, dtype=np.float32) if logprobs else None
+    segments = (Segment("prompt", prompt.tokens), Segment("generated", tokens, own, weight_version=4))
+    return Sample(prompt, index, segments, "text", "stop", reward)
+
+
+def groups(logprobs: bool = True) -> list[Group]:
+    prompts = [Prompt(str(i), "p", np.array([7, 8][: i + 1], np.int32)) for i in range(2)]
+    return [
+        Group(
+            10, prompts[0], [sample(prompts[0], 0, [1, 2], 1.0, logprobs), sample(prompts[0], 1, [3], 0.0, logprobs)]
+        ),
+        Group(11, prompts[1], [replace(sample(prompts[1], 0, [4, 5, 6], 0.5, logprobs), finish="length")]),
+    ]
+
+
+def test_to_batch() -> None:
+    batch = to_batch(groups())
+    assert batch.tokens.tolist() == [7, 1, 2, 7, 3, 7, 8, 4, 5, 6]
+    assert batch.offsets.tolist() == [0, 3, 5, 10]
+    assert batch["loss_mask"].tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 1, 1]
+    assert batch["rollout_logprobs"].tolist() == [0, -1, -2, 0, -1, 0, 0, -1, -2, -3]
+    assert batch["group"].tolist() == [10, 10, 11]
+    assert batch["reward"].tolist() == [1.0, 0.0, 0.5]
+    assert batch["truncated"].tolist() == [False, False, True]
+    assert batch["weight_version"].tolist() == [4, 4, 4]
+
+
+def test_observed_tokens_carry_no_loss() -> None:
+    prompt = Prompt("0", "p", np.array([7], np.int32))
+    ones = np.ones(1, np.int32)
+    segments = (
+        Segment("prompt", prompt.tokens),
+        Segment("generated", ones, np.array([-1], np.float32)),
+        Segment("observed", ones * 9),
+        Segment("generated", ones * 2, np.array([-2], np.float32)),
+    )
+    batch = to_batch([Group(0, prompt, [Sample(prompt, 0, segments, "", "stop", 1.0)])])
+    assert batch["loss_mask"].tolist() == [0, 1, 0, 1]
+    assert batch["rollout_logprobs"].tolist() == [0, -1, 0, -2]
+
+
+def test_no_rollout_logprobs_column_unless_all_have_them() -> None:
+    assert "rollout_logprobs" not in to_batch([*groups(), *groups(logprobs=False)])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "count"),
+    [({}, 1), ({"prompts_per_update": 2}, 2), ({"prompts_per_update": 1, "epochs_per_batch": 2}, 6)],
+)
+def test_old_logprobs_only_for_several_updates(tmp_path: Path, trainer: dict[str, Any], count: int) -> None:
+    plan = StepPlan.of(manifest(tmp_path, trainer=trainer))
+    assert plan.updates_per_step == count
+    assert plan.old_logprobs == (count > 1)
+    assert not plan.reference
+
+
+class Backend:
+    """Log-probs that are all the same number; counts how often it was asked."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.forwards = value, 0
+
+    def forward(self, batch: Batch, want: Any) -> Batch:
+        self.forwards += 1
+        return batch.with_tokens(logprobs=np.full(len(batch.tokens), self.value, np.float32))
+
+    def onload(self) -> None: ...
+    def offload(self) -> None: ...
+
+
+def test_nothing_is_computed_that_is_not_used(tmp_path: Path) -> None:
+    plain = manifest(tmp_path)
+    policy: Any = Backend(-1.0)
+    batch = add_columns(to_batch(groups()), StepPlan.of(plain), plain, policy, None)
+    assert policy.forwards == 0
+    assert not {"old_logprobs", "ref_logprobs", "token_rewards"} & batch.token_columns.keys()
+
+
+def test_kl_in_the_reward(tmp_path: Path) -> None:
+    settings = manifest(tmp_path, algorithm={"kl": {"in": "reward", "coef": 0.5, "estimator": "k2"}})
+    plan = StepPlan.of(settings)
+    assert plan.loss.kl_coef == 0
+    policy: Any = Backend(-1.0)
+    reference: Any = Backend(-3.0)
+    batch = add_columns(to_batch(groups()), plan, settings, policy, reference)
+    # k2 = (−1 + 3)² / 2 = 2, times 0.5, taken off at generated tokens only
+    assert batch["token_rewards"].tolist() == [-float(m) for m in batch["loss_mask"]]
+
+
+def identity(batch: Batch) -> Batch:
+    return batch.with_tokens(advantages=batch["loss_mask"])
+
+
+def test_updates_take_whole_groups_in_order_with_weights_of_their_own(tmp_path: Path) -> None:
+    settings = manifest(tmp_path, trainer={"prompts_per_update": 1, "epochs_per_batch": 2})
+    parts = list(updates(to_batch(groups()), settings, identity))
+    assert [part["group"].tolist() for part in parts] == [[10, 10], [11], [10, 10], [11]]
+    # token-mean within each update: 3 live tokens, then 3
+    assert [part["loss_weights"].sum() for part in parts] == pytest.approx([1, 1, 1, 1])
+    assert parts[0]["loss_weights"].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
+
+
+def test_the_estimator_sees_the_whole_step_and_may_drop_rows(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def drop(batch: Batch) -> Batch:
+        seen.append(len(batch))
+        return identity(batch.select(batch["reward"] > 0))
+
+    (part,) = updates(to_batch(groups()), manifest(tmp_path), drop)
+    assert seen == [3]
+    assert part["group"].tolist() == [10, 11]
