@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from rlcore.errors import ModelError
 from torch import Tensor, nn
@@ -16,13 +17,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 ATTENTION = "rlcore_hf_cached"
 """Name of the attention over the cache in transformers' registry."""
 
 _SLOT_STEP = 64
+_GPU_WIDTH_STEP = 16  # divides _SLOT_STEP
 
 # Arguments with which models change what attention computes; dropping one would change the model.
 _UNSUPPORTED = ("softcap", "s_aux", "sinks", "position_bias", "indices")
@@ -60,7 +61,7 @@ class RowCache:
         self._values: list[Tensor] = []
         self._rows = self._slots = 0
         self._count = self._width = 0
-        self._write: tuple[Any, ...] = ()
+        self._write = torch.zeros(0, dtype=torch.int64)  # row · H_kv · K + head · K + slot, for each row and head
 
     @property
     def nbytes(self) -> int:
@@ -87,25 +88,30 @@ class RowCache:
         for buffer in (*self._keys, *self._values):
             buffer[dst, :, :width] = buffer[src, :, :width]
 
-    def begin(self, lengths: NDArray[np.int64], device: torch.device) -> Tensor | None:
+    def begin(self, lengths: NDArray[np.int64]) -> Tensor | None:
         """Make ready for one token more in each row, whose ``lengths`` int64[R] so far are given.
 
-        Returns which slots each row may attend to, bool[R, 1, 1, K], or None where that is all.
+        Returns what is added to attention scores, [R, 1, 1, K]: 0 for slots that a row may attend to, else −∞; None
+        where every row may attend to all.
         """
-        self._count, self._width = len(lengths), int(lengths.max()) + 1
-        self._reserve(self._count, self._width)
-        if int(lengths.min()) + 1 == self._width:
-            self._write = (slice(0, self._count), slice(None), self._width - 1)
+        self._count, longest = len(lengths), int(lengths.max()) + 1
+        self._reserve(self._count, longest)
+        buffer = self._keys[0]
+        heads = np.arange(self._count * buffer.shape[1]).reshape(self._count, -1)
+        self._write = torch.from_numpy((heads * self._slots + lengths[:, None]).ravel()).to(buffer.device)
+        if buffer.is_cpu and int(lengths.min()) + 1 == longest:
+            self._width = longest
             return None
-        slots = torch.from_numpy(lengths).to(device)
-        self._write = (torch.arange(self._count, device=device), slice(None), slots)
-        return (torch.arange(self._width, device=device) <= slots[:, None])[:, None, None]
+        # Kernels on a GPU want a mask of aligned width, and copy one that isn't, in every layer.
+        self._width = longest if buffer.is_cpu else -(-longest // _GPU_WIDTH_STEP) * _GPU_WIDTH_STEP
+        past = torch.arange(self._width, device=buffer.device) > torch.from_numpy(lengths).to(buffer.device)[:, None]
+        return buffer.new_zeros(past.shape).masked_fill_(past, -torch.inf)[:, None, None]
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the token's key and value, [R, H_kv, 1, D], and return all that it may attend to, [R, H_kv, K, D]."""
         keys, values = self._keys[layer], self._values[layer]
-        keys[self._write] = key[:, :, 0]
-        values[self._write] = value[:, :, 0]
+        for buffer, new in ((keys, key), (values, value)):
+            buffer.view(-1, buffer.shape[-1]).index_copy_(0, self._write, new.reshape(-1, buffer.shape[-1]))
         return keys[: self._count, :, : self._width], values[: self._count, :, : self._width]
 
     def get_seq_length(self, layer: int = 0) -> int:
@@ -156,7 +162,7 @@ def cached_attention(
         # Half the time of the fused kernel here: many small problems with little to fuse.
         scores = torch.matmul(query * (dim**-0.5 if scaling is None else scaling), key.transpose(2, 3))
         if attention_mask is not None:
-            scores.masked_fill_(~attention_mask, -torch.inf)
+            scores += attention_mask
         out = torch.matmul(scores.softmax(-1), value)
     else:
         out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)

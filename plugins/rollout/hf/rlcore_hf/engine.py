@@ -174,7 +174,7 @@ class HfEngine(RolloutEngine):
         """Put the newest token of each row through the model: logits [R, V]."""
         state = self._rows.state()
         positions = state["cached"].copy()
-        mask = self._cache.begin(positions, self._device)
+        mask = self._cache.begin(positions)
         hidden = self._forward(state["last"][:, None], positions[:, None], self._cache, mask)
         state["cached"] += 1
         return self._logits(hidden[:, -1])
