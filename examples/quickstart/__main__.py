@@ -49,7 +49,8 @@ def main() -> None:
 
     before, after = accuracies(run)
     say(f"Held-out accuracy (greedy, {task.HELD_OUT} problems): {before:.1%} before, {after:.1%} after GRPO")
-    print(f"{time.monotonic() - start:.0f} s in all. Curves: {run / 'metrics.jsonl'}")
+    rlcore("report", str(run))
+    print(f"{time.monotonic() - start:.0f} s in all")
     print(f"Now edit {manifest} and try: rlcore run {manifest} --set name=mine")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of manifests, for editors.",
     "data": "Prepare a data set as parquet.",
     "run": "Train as a manifest says.",
+    "report": "Write a run's curves and samples into one HTML file.",
     "export": "Write a run's model as a plain Hugging Face folder.",
     "generate": "Answer a prompt with a model.",
     "eval": "Answer the validation prompts and score the answers.",
@@ -81,6 +83,6 @@ def _root(
     """Post-train language models by reinforcement learning; every part is a plugin."""
 
 
-def main() -> None:
-    """Entry point of the ``rlcore`` command."""
-    app()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the ``rlcore`` command; ``arguments`` left out are those of the process."""
+    app(arguments)
