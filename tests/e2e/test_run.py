@@ -96,6 +96,11 @@ def test_sampled_evaluation(task: Any) -> None:
     assert "eval/maj@4" not in rows[1]  # this reward tells no answers to vote on
 
 
+def test_evaluation_may_answer_at_greater_length(task: Any) -> None:
+    rows = task.run(task.write(eval={"max_response_tokens": 20}, run={"max_steps": 2, "save_every": None}))
+    assert rows[1]["response/tokens_max"] <= 8 < rows[1]["eval/response_tokens_mean"]
+
+
 def test_a_reward_that_returns_nan_shows_the_sample(task: Any) -> None:
     (task.folder / "reward.py").write_text(
         "from rlcore import hookimpl\n\n@hookimpl\ndef rlcore_reward():\n    return lambda sample: float('nan')\n"

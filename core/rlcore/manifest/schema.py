@@ -282,6 +282,11 @@ class Manifest(Section):
         return (self.base / Path(given).expanduser()).resolve()
 
     @property
+    def longest_tokens(self) -> int:
+        """The longest prompt with the longest response, of training or evaluation."""
+        return self.data.max_prompt_tokens + max(self.data.max_response_tokens, self.eval.max_response_tokens or 0)
+
+    @property
     def run_folder(self) -> Path:
         """The folder of this run."""
         return self.path(self.run.folder) / self.name

@@ -41,8 +41,10 @@ h2 { margin-top: 2em; } small { opacity: .7; } summary { cursor: pointer; margin
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(320px, 1fr)); gap: 1em; }
 figure { margin: 0; padding: .6em; border: 1px solid var(--rule); border-radius: 6px; }
 figcaption { font-size: 13px; } figcaption b { float: right; font-weight: 600; }
-svg { width: 100%; height: auto; display: block; } svg text { font-size: 11px; fill: currentColor; } .wide svg text { font-size: 7px; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--rule); border-radius: 6px; padding: .6em; }
+svg { width: 100%; height: auto; display: block; } svg text { font-size: 11px; fill: currentColor; }
+.wide svg text { font-size: 7px; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+pre { border: 1px solid var(--rule); border-radius: 6px; padding: .6em; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; border-radius: 2px; }
 """
 

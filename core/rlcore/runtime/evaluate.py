@@ -26,12 +26,11 @@ def evaluate_model(manifest: Manifest, folder: Path | None) -> dict[str, float]:
     tokenizer = load_tokenizer(model)
     prompts = load_prompt_set(manifest, "val", tokenizer).prompts
     scorer = Scorer(manifest.rewards)
-    longest = manifest.data.max_prompt_tokens + (manifest.eval.max_response_tokens or manifest.data.max_response_tokens)
     with standalone_engine(
         model,
         tokenizer,
         manifest.rollout.plugin("rollout"),
-        max_tokens=longest,
+        max_tokens=manifest.longest_tokens,
         seed=manifest.run.seed,
         device=device,
     ) as engine:

@@ -51,7 +51,7 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
         RolloutContext(
             model=manifest.model,
             tokenizer=tokenizer,
-            max_tokens=manifest.data.max_prompt_tokens + manifest.data.max_response_tokens,
+            max_tokens=manifest.longest_tokens,
             device=device,
             seed=manifest.run.seed,
         ),
