@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from rlcore.data.batch import Batch
 from rlcore.data.prompts import PromptSet
 from rlcore.data.sample import Group, Sampling
@@ -18,7 +16,7 @@ from rlcore.engine.evaluate import Evaluation
 from rlcore.engine.health import HealthChecks
 from rlcore.engine.probe import compare_logprobs
 from rlcore.engine.source import GroupRequest, GroupSource
-from rlcore.engine.stats import rollout_metrics
+from rlcore.engine.stats import mean_metrics, rollout_metrics
 from rlcore.engine.stopping import Stopping, StopRequested
 from rlcore.engine.tracking import Tracking
 from rlcore.manifest.schema import Manifest
@@ -132,7 +130,9 @@ class Loop:
                 seen.append(metrics)
                 self.tracking.progress(done, self.plan.updates_per_step)
             self.workers.policy.offload()
-        self.metrics |= {name: float(np.mean([m[name] for m in seen])) for name in seen[0]}
+        if not seen:
+            self.tracking.message("warning", f"step {self.steps_done + 1} trains on nothing: every sample was dropped")
+        self.metrics |= mean_metrics(seen)
         self.metrics["run/updates"] = float(len(seen))
         self.steps_done += 1
         self.version += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -40,3 +40,12 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
             named[f"reward/{name}"].append(value)
     metrics |= {name: np.mean(values) for name, values in named.items()}
     return {name: float(value) for name, value in metrics.items()}
+
+
+def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each metric over the updates that have it: one without a live token has no metrics of the loss."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for metrics in updates:
+        for name, value in metrics.items():
+            values[name].append(value)
+    return {name: float(np.mean(of_updates)) for name, of_updates in values.items()}
