@@ -28,6 +28,8 @@ def run(
     from rlcore.manifest.load import load_manifest
     from rlcore.runtime.launch import launch
 
+    if resume_from == "":
+        raise typer.BadParameter("--resume-from names no step; --resume takes the last whole checkpoint")
     if (resume or resume_from) and overwrite:
         raise typer.BadParameter("--resume goes on with a run and --overwrite deletes it: choose one")
     try:

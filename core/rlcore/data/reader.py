@@ -112,7 +112,11 @@ def _read_parquet(path: Path, label: str) -> list[Row]:
     try:
         # Not pq.read_table, which makes columns of folders called name=value.
         with pq.ParquetFile(path) as file:
+            if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
+                raise DataError(f"{path} has more than one column {', '.join(map(repr, twice))}; rename them")
             values = file.read().to_pylist(maps_as_pydicts="strict")
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DataError(f"can't read {path} as parquet: {error}") from error
     return [Row(row, f"{label} row {number}") for number, row in enumerate(values, 1)]
@@ -126,7 +130,9 @@ def _json_rows(lines: Iterator[bytes], label: str) -> Iterator[Row]:
             if not text:
                 continue
             values = json.loads(text, parse_constant=_refuse_constant)
-        except ValueError as error:  # also bad UTF-8
+            if "\\u" in text:
+                json.dumps(values, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        except (ValueError, RecursionError) as error:  # also bad UTF-8
             raise DataError(f"{location}: not JSON: {error}") from error
         if not isinstance(values, dict):
             raise DataError(f"{location}: a line must be an object {{…}}, not {type(values).__name__}")

@@ -103,12 +103,19 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
         given = f"{type(prompt).__name__} {prompt!r:.60}"
         raise DataError(f"the prompt must be a string or a list of {{role, content}}, not {given}")
     # Parquet gives all messages of a column the same keys and fills in nulls; templates take those for values.
-    messages = tuple({key: value for key, value in message.items() if value is not None} for message in prompt)
+    messages = tuple(_without_nulls(message) for message in prompt)
     for number, message in enumerate(messages, 1):
         _check_message(message, number)
     if messages[-1]["role"] == "assistant":
         raise DataError("the prompt ends with an assistant message; it must end with what the model is to answer")
     return messages
+
+
+def _without_nulls(message: Message) -> Message:
+    kept = {key: value for key, value in message.items() if value is not None}
+    if isinstance(content := kept.get("content"), list) and all(isinstance(part, Mapping) for part in content):
+        kept["content"] = [{key: value for key, value in part.items() if value is not None} for part in content]
+    return kept
 
 
 def _check_message(message: Message, number: int) -> None:
@@ -118,8 +125,10 @@ def _check_message(message: Message, number: int) -> None:
     if content is None and "tool_calls" in message:
         return
     parts = content if isinstance(content, list) else None
-    if not isinstance(content, str) and not (parts and all(isinstance(p, Mapping) and "text" in p for p in parts)):
-        raise DataError(f"message {number} ({role}) has content {content!r:.60}; it must be text")
+    if isinstance(content, str):
+        return
+    if not parts or not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+        raise DataError(f"message {number} ({role}) has content {content!r:.60}; it must be text, or a list of texts")
 
 
 def _last_user(content: Content) -> int:

@@ -40,8 +40,15 @@ def _trust(state: Validation) -> Iterator[Problem]:
     for path, node in state.root.walk():
         if is_trust_key(path[-1]) and path != ("model", "trust_remote_code"):
             yield Problem(node.where, path, rule)
-        elif isinstance(node.value, str) and is_trust_key(node.value.partition("=")[0]):  # an argument in a list
+        elif isinstance(node.value, str) and _asks_for_trust(node.value):
             yield Problem(node.source, path, rule)
+
+
+def _asks_for_trust(text: str) -> bool:
+    """Whether a text is, or holds, an argument such as ``--trust-remote-code=true``."""
+    return is_trust_key(text.partition("=")[0]) or any(
+        word.startswith("-") and is_trust_key(word.partition("=")[0]) for word in text.split()
+    )
 
 
 def _provided(manifest: Manifest) -> dict[str, frozenset[str]]:
@@ -130,6 +137,14 @@ def _evaluation(state: Validation, manifest: Manifest) -> Iterator[Problem]:
                 yield state.problem(("run", key), "there is nothing to evaluate on; set data.val")
 
 
+def _trackers(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for i, tracker in enumerate(manifest.run.trackers):
+        if first.setdefault(tracker.use, i) != i:
+            message = f"{tracker.use!r} is there already, as item {first[tracker.use]}; a run has one tracker of a name"
+            yield state.problem(("run", "trackers", i), message)
+
+
 def _files(state: Validation, manifest: Manifest) -> Iterator[Problem]:
     for key in ("train", "val"):
         given = getattr(manifest.data, key)
@@ -140,7 +155,10 @@ def _files(state: Validation, manifest: Manifest) -> Iterator[Problem]:
             if not name or not file.exists():
                 yield state.problem(path, f"no such file: {name}")
             elif not file.is_file():
-                yield state.problem(path, f"{name} is a folder; name the files in it")
+                what = "a folder; name the files in it" if file.is_dir() else "no file that can be read twice"
+                yield state.problem(path, f"{name} is {what}")
+            elif name in files[:i]:
+                yield state.problem(path, f"{name} is there already, as item {files.index(name)}")
             elif file.suffix not in DATA_SUFFIXES:
                 yield state.problem(path, f"{name} must end in {' or '.join(DATA_SUFFIXES)}")
         if key == "train" and not files:
@@ -168,6 +186,16 @@ def _warn_filters(state: Validation, manifest: Manifest) -> Iterator[Problem]:
             yield state.problem(("rollout", key), message)
 
 
+def _warn_data(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    train, val = (
+        [given] if isinstance(given, str) else given or [] for given in (manifest.data.train, manifest.data.val)
+    )
+    if both := [name for name in val if name in train]:
+        yield state.problem(
+            ("data", "val"), f"{both[0]} is trained on too, so its accuracy says nothing of other prompts"
+        )
+
+
 def _warn_kl(state: Validation, manifest: Manifest) -> Iterator[Problem]:
     kl = manifest.algorithm.kl
     if kl is not None and kl.placement == "loss" and kl.estimator == "k1" and kl.coef:
@@ -180,11 +208,13 @@ def _warn_kl(state: Validation, manifest: Manifest) -> Iterator[Problem]:
 
 def _warn_model(state: Validation, manifest: Manifest) -> Iterator[Problem]:
     given = manifest.model.path
+    if manifest.model.trust_remote_code:
+        yield state.problem(("model", "trust_remote_code"), f"Python code that comes with {given} will run here")
     if not looks_like_path(given) and (manifest.base / given).is_dir():
         yield state.problem(
             ("model", "path"), f"is taken for an id on the hub; for the folder beside the manifest write ./{given}"
         )
 
 
-_CHECKS: tuple[Check, ...] = (_capabilities, _algorithm, _reference, _sizes, _evaluation, _files, _model)
-_WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_kl, _warn_model)
+_CHECKS: tuple[Check, ...] = (_capabilities, _algorithm, _reference, _sizes, _evaluation, _trackers, _files, _model)
+_WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_data, _warn_kl, _warn_model)

@@ -6,14 +6,19 @@ import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlcore.errors import ManifestError
 from rlcore.manifest.nodes import KeyPath, Node, Problem, Source, dotted, plain
-from rlcore.manifest.reader import decode, read_yaml
+from rlcore.manifest.reader import MAX_DEPTH, decode, read_yaml
 from rlcore.manifest.schema import Manifest
 from rlcore.manifest.sections import FILE_KEYS, fields_of, kind_at, model_at
+from rlcore.manifest.words import show
 from rlcore.plugins.local import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+MAX_BYTES = 1_000_000
+"""A manifest that is larger is a mistake, or a device that never ends."""
 
 
 def read_layers(file: Path, problems: list[Problem], above: tuple[Path, ...] = ()) -> Node | None:
@@ -35,7 +40,7 @@ def read_layers(file: Path, problems: list[Problem], above: tuple[Path, ...] = (
 
 
 def _read_base(given: Node, file: Path, chain: tuple[Path, ...], problems: list[Problem]) -> Node | None:
-    base = file.parent / Path(given.value).expanduser()
+    base = _absolute(given, ("extends",), file.parent)
     if any(_same(base, earlier) for earlier in chain):
         circle = " → ".join(f.name for f in (*chain, base))
         problems.append(Problem(given.source, ("extends",), f"extends in a circle: {circle}"))
@@ -49,7 +54,12 @@ def _read_base(given: Node, file: Path, chain: tuple[Path, ...], problems: list[
 def _read_file(file: Path, problems: list[Problem]) -> Node | None:
     start = Source(str(file), 1, 1)
     try:
-        text = decode(file.read_bytes(), str(file), problems)
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            problems.append(Problem(start, (), f"more than {MAX_BYTES:,} bytes; is this a manifest?"))
+            return None
+        text = decode(data, str(file), problems)
     except OSError as error:
         reason = (
             "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or "it can't be read").lower()
@@ -98,10 +108,23 @@ def absolute_paths(root: Node, folder: Path) -> Node:
         if isinstance(node.value, list):
             return node.with_value([visit(child, (*path, i)) for i, child in enumerate(node.value)])
         if isinstance(node.value, str) and node.value and _holds_path(path, node.value):
-            return node.with_value(str((folder / Path(node.value).expanduser()).resolve()))
+            return node.with_value(str(_absolute(node, path, folder)))
         return node
 
     return visit(root, ())
+
+
+def _absolute(given: Node, path: KeyPath, folder: Path) -> Path:
+    """A path as an absolute one. Raises ManifestError for one that can't be looked at, whatever may be there."""
+    try:
+        absolute = (folder / Path(given.value).expanduser()).resolve()
+        absolute.exists()  # raises for a name that is too long and for a folder that may not be entered
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ManifestError(
+            str(Problem(given.source, path, f"{show(given.value)} is no path here: {reason}"))
+        ) from error
+    return absolute
 
 
 def _holds_path(path: KeyPath, value: str) -> bool:
@@ -142,7 +165,7 @@ def apply_overrides(root: Node, overrides: Sequence[str], folder: Path, problems
         name = name.strip()
         source = Source(f"--set {name}")
         keys: KeyPath = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
-        if not equals or not all(part != "" for part in keys):
+        if not equals or not all(part != "" for part in keys) or len(keys) > MAX_DEPTH:
             problems.append(Problem(Source(f"--set {override}"), (), "write --set KEY=VALUE, such as trainer.lr=5e-7"))
             continue
         value = read_yaml(text, "", problems, fixed=source)

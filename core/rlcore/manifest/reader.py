@@ -14,6 +14,8 @@ from rlcore.manifest.nodes import Node, Problem, Source
 
 # Ten times the size of any sensible manifest; stops aliases that multiply.
 MAX_NODES = 20_000
+# Far more than any manifest needs, and no more than JSON, pydantic and recursion take.
+MAX_DEPTH = 50
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -118,6 +120,8 @@ class _Converter:
             raise _Refused(source, f"more than {MAX_NODES} values; aliases that multiply?")
         if id(node) in self.open:
             raise _Refused(source, "an alias inside the value that it stands for")
+        if len(self.open) > MAX_DEPTH:
+            raise _Refused(source, f"nested more than {MAX_DEPTH} deep")
         self.open.add(id(node))
         try:
             return Node(self.value(node, source), source, key)
@@ -139,6 +143,8 @@ class _Converter:
             match node.tag.removeprefix(_TAG):
                 case "str":
                     text.encode()  # a lone surrogate, written as an escape, is no text
+                    if "\0" in text:  # nor is what no path, name or prompt can hold
+                        raise ValueError
                     return text
                 case "null":
                     return None

@@ -18,6 +18,8 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -120,7 +122,7 @@ class TrainerSection(PluginSection):
     """Where a falling schedule ends, as a fraction of lr."""
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's decoupled weight decay."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's decay of the first and second moment."""
     eps: PositiveFloat = 1e-8
     """AdamW's epsilon."""
@@ -153,7 +155,7 @@ class RolloutSection(PluginSection):
     """Keep this many likeliest tokens; 0 keeps all."""
     min_tokens: NonNegativeInt = 0
     """No EOS before so many tokens."""
-    stop: list[str] = []
+    stop: list[Text] = []
     """Texts that end a response; left out of the text that is scored."""
     ignore_eos: bool = False
     """Always generate max_response_tokens; for benchmarks."""
@@ -252,7 +254,7 @@ class Manifest(Section):
 
     rlcore: Literal[1]
     """Version of the manifest's format."""
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
     """Name of the run and of its folder."""
     model: ModelSection
     """The model that is trained."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -18,7 +19,7 @@ from rlcore.manifest.sections import annotation_at, fields_of, kind_at, model_at
 from rlcore.manifest.words import core_homes, describe, unknown_key, wrong_value
 from rlcore.plugins.config import AlgorithmConfig, Kind, PluginConfig
 from rlcore.plugins.loading import config_class
-from rlcore.plugins.local import is_local
+from rlcore.plugins.local import is_local, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -54,8 +55,8 @@ class Validation:
 
 
 def is_trust_key(key: str | int) -> bool:
-    """Whether a key asks to run code that comes with a model, in whatever spelling."""
-    return str(key).strip("-").replace("-", "_").replace(" ", "_").lower() == "trust_remote_code"
+    """Whether a key asks to run code that comes with a model, in whatever spelling (``trustRemoteCode``)."""
+    return re.sub(r"[\W_]", "", str(key)).lower() == "trustremotecode"
 
 
 def validate(root: Node, base: Path, *, load_local: bool = True) -> Validation:
@@ -122,13 +123,10 @@ def _config_class(state: Validation, path: KeyPath, kind: Kind) -> type[PluginCo
     use = state.root.get(*path, "use")
     if use is None or not isinstance(use.value, str):
         return None
-    if is_local(use.value) and not state.load_local:
-        if Path(use.value).is_file():
-            state.unloaded[path] = use.value
-        else:
-            state.problems.append(Problem(use.source, (*path, "use"), f"no such file: {use.value}"))
-        return None
     try:
+        if is_local(use.value) and not state.load_local:
+            state.unloaded[path] = str(local_path(use.value))
+            return None
         return config_class(kind, use.value)
     except PluginError as error:
         state.problems.append(Problem(use.source, (*path, "use"), str(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import yaml
@@ -16,7 +17,7 @@ from rlcore.run.metrics import METRICS_FILE
 from rlcore.run.record import annotated_yaml, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -39,30 +40,27 @@ class RunFolder:
         A folder that holds something is refused; with ``overwrite`` the run in it is deleted first, but a folder that
         holds something other than a run is refused even so.
         """
-        _refuse_occupied(path, overwrite)
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path)
-        try:
-            _refuse_occupied(path, overwrite)  # again: another process may have been here before the lock
-        except RunFolderError:
-            lock.release()
-            raise
-        for entry in path.iterdir():
-            if entry.name == LOCK:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        with _explained(path):
+            _refuse_occupied(path, overwrite)
+            path.mkdir(parents=True, exist_ok=True)
+            lock = FolderLock(path)
+            try:
+                _refuse_occupied(path, overwrite)  # again: another process may have been here before the lock
+                _empty(path)
+            except OSError:
+                lock.release()
+                raise
         return cls(path, lock)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run to resume; what a killed process left half-written is cleared up."""
-        if not (path / MANIFEST).is_file():
-            raise RunFolderError(f"there is no run to resume in {path}: it has no {MANIFEST}; start without --resume")
-        run = cls(path, FolderLock(path))
-        checkpoints.recover(run.checkpoints)
+        # Both: a folder of someone's own may well hold a manifest.yaml.
+        if lacking := [name for name in (MANIFEST, ENVIRONMENT) if not (path / name).is_file()]:
+            raise RunFolderError(f"there is no run to resume in {path}: it has no {lacking[0]}; start without --resume")
+        with _explained(path):
+            run = cls(path, FolderLock(path))
+            checkpoints.recover(run.checkpoints)
         return run
 
     @property
@@ -93,8 +91,8 @@ class RunFolder:
         of an earlier start that differ stay as ``manifest.1.yaml`` and so on.
         """
         record = installed_versions() if versions is None else plain(versions, "versions")
-        self._write(MANIFEST, annotated_yaml(plain(resolved, "manifest"), sources or {}))
         self._write(ENVIRONMENT, json_text(record))
+        self._write(MANIFEST, annotated_yaml(plain(resolved, "manifest"), sources or {}))
 
     def recorded_manifest(self) -> dict[str, Any]:
         """The manifest that the run was last started with, as plain values."""
@@ -131,11 +129,35 @@ def read_manifest(run_folder: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunFolderError(f"{run_folder} is no run folder: it has no {MANIFEST}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"{path} can't be read: {error}") from error
     if not isinstance(content, dict):
         raise RunFolderError(f"{path} can't be read: it is no mapping")
     return content
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """What the system says of a folder that can't be used, as a ``RunFolderError``."""
+    try:
+        yield
+    except RunFolderError:
+        raise
+    except OSError as error:
+        raise RunFolderError(
+            f"the run's folder {path} can't be used: {error.strerror} ({error.filename}); set run.folder or name to "
+            "where a folder can be made and written"
+        ) from error
+
+
+def _empty(path: Path) -> None:
+    for entry in path.iterdir():
+        if entry.name == LOCK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def _refuse_occupied(path: Path, overwrite: bool) -> None:
@@ -147,8 +169,7 @@ def _refuse_occupied(path: Path, overwrite: bool) -> None:
     if not holds:
         return
     shown = ", ".join(holds[:4]) + (", …" if len(holds) > 4 else "")
-    is_run = (path / LOCK).exists() or (path / MANIFEST).exists()
-    if not is_run:
+    if not (path / LOCK).exists():
         raise RunFolderError(f"{path} holds something that is no run ({shown}); give this run another name")
     if not overwrite:
         raise RunFolderError(

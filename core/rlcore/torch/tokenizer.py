@@ -118,7 +118,7 @@ class HfTokenizer:
             ids = self._tokenizer.apply_chat_template(
                 plain, add_generation_prompt=True, tokenize=True, return_dict=False, **template_kwargs
             )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise DataError(f"the chat template of {self._source} refused the messages: {error}") from error
         return np.asarray(ids, np.int32)
 

@@ -118,7 +118,7 @@ def test_set_use_drops_the_other_plugins_options(bench, make_distribution) -> No
         ("data.train.3=x", "--set data.train.3: data.train is a list of 1; name an item by its number"),
         ("trainer.betas=[0.9,", "--set trainer.betas: not YAML: expected the node content, but found '<stream end>' "
                                 "while parsing a flow node"),
-        ("name.x=1", "--set name.x: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got a mapping"),
+        ("name.x=1", "--set name.x: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$, got a mapping"),
         ("rollout.use=hff", "--set rollout.use: no rollout plugin 'hff' is installed; did you mean 'hf'?"),
     ],
 )  # fmt: skip

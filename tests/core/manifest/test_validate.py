@@ -30,13 +30,13 @@ from rlcore.manifest.words import FAMILIAR, core_homes
         ("train: train.parquet", "train: train.parquet\n  last_batch: drp",
          "m.yaml:6:15: data.last_batch: must be one of 'drop', 'short', got 'drp'; did you mean 'drop'?"),
         ("name: test", "name: 12",
-         "m.yaml:2:7: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 12; put it in quotes"),
-        ("name: test", "name: a/b", "m.yaml:2:7: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 'a/b'"),
+         "m.yaml:2:7: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$, got 12; put it in quotes"),
+        ("name: test", "name: a/b", "m.yaml:2:7: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$, got 'a/b'"),
         ("rlcore: 1", "rlcore: 2", "m.yaml:1:9: rlcore: must be 1, got 2"),
         ("{use: fsdp}", "{use: fsdp, lr: .inf}", "m.yaml:9:26: trainer.lr: must be a number that is finite, got .inf"),
         ("{use: fsdp}", "{use: fsdp, betas: [0.9]}", "m.yaml:9:29: trainer.betas: must be a list of 2 values, "
-         "each a number from 0 to 1, got a list"),
-        ("{use: fsdp}", "{use: fsdp, betas: [0.9, 2]}", "m.yaml:9:35: trainer.betas.1: must be a number from 0 to 1, got 2"),
+         "each a number of at least 0 and below 1, got a list"),
+        ("{use: fsdp}", "{use: fsdp, betas: [0.9, 2]}", "m.yaml:9:35: trainer.betas.1: must be a number of at least 0 and below 1, got 2"),
         ("{use: fsdp}", "{lr: 1e-6}", "m.yaml:9:1: trainer.use: is needed: Name of an installed plugin, or path of a "
          "local .py file that implements the hook."),
         ("{use: fsdp}", "3", "m.yaml:9:10: trainer: must be a plugin's name or a mapping, got 3"),
