@@ -31,6 +31,7 @@ ROWS_PER_UPDATE = 128
 MOST_UPDATES = 2000
 LOOK_EVERY = 20
 GOOD_ENOUGH = 0.30
+SETTINGS = ("trainer.lr=2e-3", "trainer.schedule=constant", "trainer.warmup_updates=50", "trainer.betas=[0.9, 0.95]")
 
 
 def warm_start(manifest_file: Path, out: Path, seed: int) -> None:
@@ -42,7 +43,7 @@ def warm_start(manifest_file: Path, out: Path, seed: int) -> None:
 
 def teach(manifest_file: Path, untrained: Path, out: Path, seed: int) -> None:
     """Train the model in ``untrained`` by examples and write it to ``out``."""
-    settings = [f"model.path={untrained}", "trainer.lr=2e-3", "trainer.warmup_updates=50", "trainer.betas=[0.9, 0.95]"]
+    settings = [f"model.path={untrained}", *SETTINGS]
     manifest = load_manifest(manifest_file, settings).manifest
     tokenizer = load_tokenizer(manifest.model)
     train = load_prompt_set(manifest, "train", tokenizer).prompts
