@@ -94,6 +94,13 @@ def check_supported(model: Any, max_tokens: int) -> None:
             f"{name} attends within a window of {window} tokens, which rollout 'hf' computes only for sequences "
             f"within it; prompt and response may have {max_tokens}"
         )
+    positions = getattr(config, "max_position_embeddings", None)
+    stretch = (getattr(config, "rope_parameters", None) or {}).get("factor") or 1
+    if positions is not None and max_tokens > positions * stretch:
+        raise ModelError(
+            f"{name} knows {int(positions * stretch)} positions; prompt and response may have {max_tokens} tokens: "
+            "lower data.max_prompt_tokens or the response's limit"
+        )
     if other := kinds - {"full_attention", "sliding_attention"}:
         raise ModelError(f"{name} has layers of kind {', '.join(sorted(other))}, which rollout 'hf' does not compute")
 

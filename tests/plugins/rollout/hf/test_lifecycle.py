@@ -258,6 +258,19 @@ def test_models_that_it_would_compute_wrongly(bench: Any) -> None:
         check_supported(model, 100)
 
 
+def test_more_tokens_than_positions(bench: Any) -> None:
+    """Absolute positions end in an index error in the middle of a run, rotary ones in text that goes wrong silently."""
+    model = copy.deepcopy(bench.model)
+    model.config.max_position_embeddings = 100
+    check_supported(model, 100)
+    with pytest.raises(ModelError, match="knows 100 positions; prompt and response may have 101 tokens: lower"):
+        check_supported(model, 101)
+    model.config.rope_parameters = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    check_supported(model, 400)
+    with pytest.raises(ModelError, match="knows 400 positions"):
+        check_supported(model, 401)
+
+
 def test_a_head_of_its_own_is_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = copy.deepcopy(bench.model)
     plain = model.forward
