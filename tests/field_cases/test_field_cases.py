@@ -337,6 +337,14 @@ def test_entropy_is_over_response_tokens_only(folder: Path) -> None:
     assert metrics["policy/entropy"] == pytest.approx(-(np.exp(logp) * logp).sum(-1).mean(), rel=1e-5)
 
 
+def test_engine_and_trainer_are_compared_where_the_health_check_looks(folder: Path, tmp_path: Path) -> None:
+    """NVIDIA-NeMo/RL#316: two log-probs of one token, and nobody sees how far apart they are."""
+    path = write_run(tmp_path, folder, "return 0.0")
+    rows = read_metrics(launch(load_manifest(path)))
+    assert 0 < rows[0]["rollout/logprob_difference_mean"] <= rows[0]["rollout/logprob_difference_max"] < 1e-4
+    assert "rollout/logprob_difference_max" not in rows[1], "once is enough: it costs a forward pass"
+
+
 # --- rewards and metrics -------------------------------------------------------------------------------------------
 
 

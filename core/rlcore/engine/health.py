@@ -22,8 +22,8 @@ CLIP_LIMIT = 0.5
 """Fraction of tokens; usual values are under 0.05."""
 TRUNCATED_LIMIT = 0.5
 """Fraction of responses that never got to their end, and so to their answer."""
-LOGPROB_LIMIT = 1.0
-"""Nats at one token. Float32 gives under 1e-3, bfloat16 with other kernels up to about 0.5."""
+LOGPROB_LIMITS = {"float32": 0.01, "bfloat16": 0.6}
+"""Nats at one token, by ``model.dtype``: float32 gives under 1e-3, bfloat16 with other kernels up to about 0.5."""
 FLAT_WINDOW = 100
 """Steps over which the reward must have moved; its halves are compared."""
 
@@ -33,10 +33,10 @@ Check = Callable[[Mapping[str, float]], str | None]
 class HealthChecks:
     """Reads the metrics of each step and says what is wrong; each check speaks at most once in ``every_steps``.
 
-    ``logprob_limit`` is the difference between engine and trainer that is still noise, for float32 say 0.01.
+    ``logprob_limit`` is the difference between engine and trainer that is still noise: one of ``LOGPROB_LIMITS``.
     """
 
-    def __init__(self, every_steps: int = 50, logprob_limit: float = LOGPROB_LIMIT) -> None:
+    def __init__(self, every_steps: int = 50, logprob_limit: float = LOGPROB_LIMITS["bfloat16"]) -> None:
         self.every_steps = every_steps
         self.logprob_limit = logprob_limit
         self._spoke: dict[str, int] = {}

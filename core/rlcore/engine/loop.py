@@ -13,7 +13,7 @@ from rlcore.data.sample import Group, Sampling
 from rlcore.data.sampler import PromptSampler
 from rlcore.engine import prepare
 from rlcore.engine.evaluate import Evaluation
-from rlcore.engine.health import HealthChecks
+from rlcore.engine.health import LOGPROB_LIMITS, HealthChecks
 from rlcore.engine.probe import compare_logprobs
 from rlcore.engine.source import GroupRequest, GroupSource
 from rlcore.engine.stats import mean_metrics, rollout_metrics
@@ -47,12 +47,15 @@ class Loop:
     rollouts: RolloutStore
     stopping: Stopping
     total_steps: int
-    health: HealthChecks = field(default_factory=HealthChecks)
+    health: HealthChecks = field(init=False)
     steps_done: int = 0
     version: int = 0
     groups_asked: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     _boundary: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.health = HealthChecks(logprob_limit=LOGPROB_LIMITS[self.manifest.model.dtype])
 
     def run(self) -> None:
         """All steps that are left, with evaluation and checkpoints when they are due."""
@@ -110,7 +113,11 @@ class Loop:
             batch = prepare.to_batch(groups)
             self.workers.policy.onload()
             if "rollout_logprobs" in batch:
-                self.tracking.message("info", compare_logprobs(batch, self.workers.policy))
+                apart = compare_logprobs(batch, self.workers.policy)
+                self.metrics |= apart
+                if apart:
+                    nats = apart["rollout/logprob_difference_max"]
+                    self.tracking.message("info", f"engine and trainer agree: log-probs differ by at most {nats:.2g}")
             batch = prepare.add_columns(batch, self.plan, self.manifest, self.workers.policy, self.workers.reference)
         kl = self.manifest.algorithm.kl
         if kl and "token_rewards" in batch:

@@ -12,19 +12,22 @@ _SAMPLES = 8
 _LIMIT = 1.0  # nats; kernels in bf16 differ by up to 0.5 on single tokens, stale weights by several
 
 
-def compare_logprobs(batch: Batch, policy: TrainBackend) -> str:
-    """Compare ``rollout_logprobs`` with the policy's own on the first few samples, and say how far apart they are.
+def compare_logprobs(batch: Batch, policy: TrainBackend) -> dict[str, float]:
+    """Metrics of how far ``rollout_logprobs`` are from the policy's own on the first few samples; none without a token.
 
     Raises WeightSyncError if any token's differ by more than one nat.
     """
     probe = batch.select(np.arange(min(len(batch), _SAMPLES)))
     apart = np.abs(policy.forward(probe, ["logprobs"])["logprobs"] - probe["rollout_logprobs"])[probe["loss_mask"] > 0]
     if not len(apart):
-        return "engine and trainer could not be compared: nothing was generated"
+        return {}
     if not apart.max() <= _LIMIT:
         raise WeightSyncError(
             f"the rollout engine does not sample from the trainer's weights: log-probs of {len(apart)} probed tokens "
             f"differ by {apart.mean():.3g} on average and {apart.max():.3g} at most (limit {_LIMIT}); look at the "
             "engine's model path, dtype and temperature"
         )
-    return f"engine and trainer agree: log-probs differ by at most {apart.max():.2g} on {len(apart)} tokens"
+    return {
+        "rollout/logprob_difference_mean": float(apart.mean()),
+        "rollout/logprob_difference_max": float(apart.max()),
+    }
