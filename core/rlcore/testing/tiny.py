@@ -39,7 +39,7 @@ def write_tiny_model(
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = write_byte_tokenizer(folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (END, PAD)}
     config = Qwen3Config(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -20,7 +21,7 @@ from rlcore.torch.packing import Packing
 if TYPE_CHECKING:
     from rlcore.manifest.schema import ModelSection
 
-transformers_logging.disable_progress_bar()  # a run shows its own
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a run shows its own
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Names of dtypes in manifests and weight specs."""
@@ -82,7 +83,7 @@ def load_model(
             attn_implementation=PACKED,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"model.path: {section.path!r} can't be loaded: {error}") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))
