@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rlcore.run.checkpoints import faults
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -29,3 +30,48 @@ def test_a_signal_saves_and_ends(task: Any, straight: Any, number: signal.Signal
     done = json.loads((saved / "complete.json").read_text())["step"]
     assert 2 <= done < 6
     assert task.run(slow, resume=True) == straight
+
+
+TELLER = """
+import time
+from rlcore import Tracker, hookimpl
+
+class Teller(Tracker):
+    def phase(self, name, done=0, total=0):
+        print(name, flush=True)
+        if name == "save":
+            time.sleep(0.5)
+
+@hookimpl
+def rlcore_tracker():
+    return Teller()
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "numbers", "codes", "saved"),
+    [
+        ("load", [signal.SIGINT], {130}, 0),
+        ("generate", [signal.SIGTERM], {143}, 0),
+        ("save", [signal.SIGINT], {130}, 1),
+        # The second one doesn't wait: the checkpoint that was being written goes, and nothing half is left.
+        ("save", [signal.SIGINT] * 2, {130, -signal.SIGINT}, 0),
+        ("save", [signal.SIGTERM] * 2, {143, -signal.SIGTERM}, 0),
+    ],
+)
+def test_wherever_a_signal_comes(
+    task: Any, phase: str, numbers: list[signal.Signals], codes: set[int], saved: int
+) -> None:
+    (task.folder / "teller.py").write_text(TELLER)
+    process = task.start(task.write(run={"trackers": ["jsonl", {"use": "./teller.py"}]}))
+    assert process.stdout is not None
+    while process.stdout.readline().strip() not in (phase, ""):
+        pass
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.1)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in codes, err
+    assert "Traceback" not in err
+    checkpoints = task.folder / "runs/tiny/checkpoints"
+    assert [faults(path) for path in checkpoints.glob("step_*")] == [[]] * saved
