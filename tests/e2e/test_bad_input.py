@@ -164,6 +164,13 @@ def test_overrides(refused: Refused, override: str, message: str) -> None:
     assert message in refused("--set", override)
 
 
+CONFIG = """
+from rlcore import PluginConfig, hookimpl
+class C(PluginConfig):
+    {}
+@hookimpl
+def rlcore_reward(config: C): return lambda sample: 0.0
+"""
 PLUGINS = [
     ("import nothing_of_that_name", r"reward\.py can't be imported: ModuleNotFoundError: .* \(at reward\.py:1\)"),
     ("def (", r"reward\.py can't be imported: SyntaxError: invalid syntax \(at reward\.py:1\)"),
@@ -176,6 +183,17 @@ PLUGINS = [
         "from rlcore import hookimpl\n@hookimpl\ndef rlcore_reward(): return None",
         r"rlcore_reward returned None; it must return a function",
     ),
+    (
+        "from rlcore import hookimpl\n@hookimpl\ndef rlcore_reward(): raise SystemExit(0)",
+        r"reward\.py failed in rlcore_reward: SystemExit: 0 \(at reward\.py:3\)",
+    ),
+    (
+        CONFIG.format("def needs(self): return 'batch:values'"),
+        r"failed: TypeError.*'batch:values', which is no set of texts",
+    ),
+    (CONFIG.format("def needs(self): return {1}"), r"failed: TypeError\(.it returned \{1\}, which is no set of texts"),
+    (CONFIG.format("x: bytes = b'\\xff'"), r"the options of reward/reward\.py can't be written as JSON: .*utf-8"),
+    (CONFIG.format("weight: int = 1"), r"option 'weight' of C is the core's in a reward section; rename it"),
 ]
 
 

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -54,12 +55,14 @@ class LazyGroup(TyperGroup):
         """Run the command; errors that rlcore raises on purpose end it with their message and exit code."""
         try:
             return super().invoke(ctx)
-        except RlcoreError as error:
+        except BrokenPipeError:  # the reader of the output has gone, which click ends quietly
+            raise
+        except (RlcoreError, OSError) as error:  # OSError: a full disk, a folder that may not be written
             if ctx.params.get("debug") or environment.debug():
                 traceback.print_exc()
             else:
                 print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(error.exit_code) from error
+            raise SystemExit(error.exit_code if isinstance(error, RlcoreError) else 1) from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None  # 128 + SIGINT, as shells count
 
@@ -85,4 +88,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``rlcore`` command; ``arguments`` left out are those of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model's answer, or "×", on a terminal that knows ASCII only
     app(arguments)

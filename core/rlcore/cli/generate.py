@@ -33,6 +33,7 @@ def generate(
 ) -> None:
     """Answer prompts with a model folder. Only the answers go to standard output."""
     from rlcore.data.sample import Sampling
+    from rlcore.manifest.memory import context_tokens
     from rlcore.runtime.standalone import model_section
     from rlcore.torch.tokenizer import load_tokenizer
 
@@ -40,6 +41,9 @@ def generate(
     tokenizer = load_tokenizer(section)
     use_chat = tokenizer.has_chat_template if chat is None else chat
     tokens = [_encode(text, tokenizer, use_chat, system) for text in prompt]
+    made_for, longest = context_tokens(model), max(map(len, tokens)) + max_tokens
+    if made_for is not None and longest > made_for:
+        typer.echo(f"warning: up to {longest:,} tokens; the model was made for {made_for:,}", err=True)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
     for answer in _answer(section, tokenizer, engine, tokens, sampling, seed):
         print(answer)

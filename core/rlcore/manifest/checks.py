@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from rlcore.manifest.layers import looks_like_path
+from rlcore.manifest.memory import context_tokens
 from rlcore.manifest.nodes import KeyPath, Problem
 from rlcore.manifest.schema import Manifest
 from rlcore.manifest.sections import kind_at
@@ -65,6 +66,13 @@ def _provided(manifest: Manifest) -> dict[str, frozenset[str]]:
     return {"core": frozenset({f"batch:{name}" for name in columns} | roles | groups)}
 
 
+def _names(told: object) -> frozenset[str]:
+    """What ``needs`` or ``provides`` of a plugin returned, checked: of a text alone a set would be its letters."""
+    if not isinstance(told, Set) or not all(isinstance(name, str) for name in told):
+        raise TypeError(f"it returned {told!r}, which is no set of texts")
+    return frozenset(told)
+
+
 def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
     provides = _provided(manifest)
     needs: dict[KeyPath, tuple[str, frozenset[str]]] = {}
@@ -72,8 +80,8 @@ def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
         use = state.root.get(*path, "use")
         part = f"{kind_at(path)} {use.value if use else '?'}"
         try:
-            needs[path] = part, frozenset(config.needs())
-            provides[part] = frozenset(config.provides())
+            needs[path] = part, _names(config.needs())
+            provides[part] = _names(config.provides())
         except Exception as error:  # noqa: BLE001 - a plugin's own code
             yield state.problem((*path, "use"), f"{part}: asking what it needs and provides failed: {error!r}")
     for path, (part, capabilities) in needs.items():
@@ -216,5 +224,15 @@ def _warn_model(state: Validation, manifest: Manifest) -> Iterator[Problem]:
         )
 
 
+def _warn_context(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    made_for = context_tokens(Path(manifest.model.path))
+    if made_for is not None and manifest.longest_tokens > made_for:
+        message = (
+            f"a prompt and its response may have {manifest.longest_tokens:,} tokens, and the model was made for "
+            f"{made_for:,} (max_position_embeddings)"
+        )
+        yield state.problem(("data", "max_response_tokens"), message)
+
+
 _CHECKS: tuple[Check, ...] = (_capabilities, _algorithm, _reference, _sizes, _evaluation, _trackers, _files, _model)
-_WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_data, _warn_kl, _warn_model)
+_WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_data, _warn_kl, _warn_model, _warn_context)

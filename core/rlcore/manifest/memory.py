@@ -57,6 +57,16 @@ def read_shape(folder: Path) -> Shape | None:
         return None
 
 
+def context_tokens(folder: Path) -> int | None:
+    """The longest sequence that the model in a folder was made for; None where its config doesn't say."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = config.get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
+
+
 def _shape(config: Mapping[str, Any]) -> Shape:
     kind, heads, bias = config["model_type"], int(config["num_attention_heads"]), bool(config.get("attention_bias"))
     return Shape(

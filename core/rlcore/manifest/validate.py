@@ -108,9 +108,14 @@ def _load_plugins(
             continue
         own = {key: value for key, value in own.items() if key in fields_of(config)}
         parsed = _parse(state, config, own, path)
-        if parsed is not None:
-            state.configs[path] = parsed
+        if parsed is None:
+            continue
+        state.configs[path] = parsed
+        try:
             options[path] = parsed.model_dump(mode="json", by_alias=True)
+        except Exception as error:  # noqa: BLE001 - a plugin's own types
+            message = f"the options of {_used(state, path)} can't be written as JSON: {error}"
+            state.problems.append(state.problem(path, message))
 
 
 def _core_keys(path: KeyPath) -> Collection[str]:
@@ -146,7 +151,7 @@ def _parse(state: Validation, model: type[Model], values: dict[str, Any], path: 
             return model.model_validate_json(text)
     except ValidationError as error:
         state.problems += explain(state, error, model, values, path)
-    except Exception as error:  # noqa: BLE001 - a plugin's own validator
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's own validator
         state.problems.append(state.problem(path, f"checking the options of {_used(state, path)} failed: {error!r}"))
     return None
 

@@ -73,7 +73,7 @@ def build(ref: PluginRef, context: object | None = None) -> Any:
     except RlcoreError as error:
         error.args = (f"{plugin.who}: {error}",)
         raise
-    except Exception as error:  # the plugin boundary; the plugin is named
+    except (Exception, SystemExit) as error:  # the plugin boundary; the plugin is named
         raise PluginError(f"{plugin.who} failed in {HOOKS[ref.kind]}: {_told(error)}") from error
     if problem := check_product(ref.kind, product):
         raise PluginError(f"{plugin.who}: {problem}")
@@ -116,7 +116,8 @@ def _imported(who: str, load_module: Callable[[], ModuleType]) -> ModuleType:
 
 def _told(error: BaseException) -> str:
     """``ModuleNotFoundError: No module named 'x' (at /path/plugin.py:3)``: the plugin's own line, not its library's."""
-    if isinstance(error, SyntaxError):
+    text = " ".join(str(error).split())
+    if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} (at {error.filename}:{error.lineno})"
     frames = [
         frame
@@ -125,7 +126,7 @@ def _told(error: BaseException) -> str:
     ]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     place = f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {text}{place}"
 
 
 def _hook(kind: Kind, who: str, module: ModuleType) -> Callable[..., Any]:

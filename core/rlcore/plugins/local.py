@@ -22,8 +22,12 @@ def is_local(name: str) -> bool:
 
 def local_path(name: str) -> Path:
     """The file that a local name means. Raises UnknownPluginError where there is none."""
-    path = Path(name).expanduser().resolve()
-    if not path.is_file():
+    try:
+        path = Path(name).expanduser().resolve()
+        found = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UnknownPluginError(f"{name!r:.80} is no path here: {error}") from error
+    if not found:
         raise UnknownPluginError(f"no plugin file {path}; paths in a manifest are relative to the manifest's folder")
     if path.suffix != ".py":
         raise UnknownPluginError(f"{path} is no .py file; a local plugin is one Python file")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MARKER = "complete.json"
 STATE = "state.json"
+FORMAT = 1
+"""Version of what a checkpoint holds."""
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step_(\d{6,})")
@@ -190,10 +192,12 @@ def faults(path: Path, *, hashes: bool = True) -> list[str]:
         content = json.loads(marker.read_text(encoding="utf-8"))
         files: Mapping[str, Mapping[str, Any]] = content["files"]
         expected = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
-        step = int(content["step"])
+        step, version = int(content["step"]), content["format"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [f"{MARKER} can't be read"]
-    found = []
+    if version != FORMAT:
+        return [f"{MARKER} is of format {version!r}, and this version of rlcore reads format {FORMAT}"]
+    found = [] if STATE in expected else [f"{MARKER} lists no {STATE}"]
     if (match := _NAME.fullmatch(path.name)) and int(match[1]) != step:
         found.append(f"{MARKER} is that of step {step}")
     whole = []
@@ -224,7 +228,7 @@ def _write_marker(folder: Path, step: int) -> None:
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha}
         for path, sha in zip(files, in_threads(digest, files), strict=True)
     }
-    write_json(folder / MARKER, {"format": 1, "rlcore": __version__, "step": step, "files": entries})
+    write_json(folder / MARKER, {"format": FORMAT, "rlcore": __version__, "step": step, "files": entries})
     sync(folder)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DTYPES = ("bfloat16", "float32")
+_MODEL_SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt")
+"""Of the files that an exported folder can hold; a folder with others is not deleted."""
 
 
 def export_checkpoint(
@@ -35,7 +37,11 @@ def export_checkpoint(
     from rlcore.torch.model import DTYPES as TORCH_DTYPES
 
     chosen = TORCH_DTYPES[dtype or _run_dtype(checkpoint)]
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = out.resolve()  # a link to an empty folder stays one
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{out} can't be made: {error.strerror}; name another folder with --out") from error
     beside = out.with_name(f".{out.name}.tmp-{os.getpid()}")
     try:
         convert_model_folder(model, beside, chosen)
@@ -48,7 +54,7 @@ def export_checkpoint(
 def find_checkpoint(source: Path, step: int | None = None) -> Checkpoint:
     """The checkpoint that ``source`` is, or the newest whole one, or that of ``step``, in the run folder it is."""
     if not source.is_dir():
-        raise RunFolderError(f"the folder {source} does not exist; name a run's folder or one of its checkpoints")
+        raise RunFolderError(f"there is no folder {source}; name a run's folder or one of its checkpoints")
     store = CheckpointStore(source / "checkpoints", keep=1)
     if (source / "checkpoints").is_dir():
         if step is not None:
@@ -82,7 +88,7 @@ def _run_dtype(checkpoint: Checkpoint) -> str:
 
 
 def _refuse_occupied(out: Path, overwrite: bool) -> None:
-    if out.exists() and not out.is_dir():
+    if (out.exists() or out.is_symlink()) and not out.is_dir():
         raise RunFolderError(f"{out} is no folder; name another one with --out")
     if not out.is_dir() or not any(out.iterdir()):
         return
@@ -90,6 +96,8 @@ def _refuse_occupied(out: Path, overwrite: bool) -> None:
         raise RunFolderError(f"{out} holds something already; name a new folder with --out, or give --overwrite")
     if not (out / "config.json").is_file():
         raise RunFolderError(f"{out} holds something that is no model (no config.json); name a new folder with --out")
+    if other := sorted(path.name for path in out.iterdir() if not (path.is_file() and path.suffix in _MODEL_SUFFIXES)):
+        raise RunFolderError(f"{out} holds more than a model ({other[0]}); name a new folder with --out")
 
 
 def _refuse_overlap(out: Path, checkpoint: Path) -> None:

@@ -127,7 +127,7 @@ def read_manifest(run_folder: Path) -> dict[str, Any]:
     path = run_folder / MANIFEST
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunFolderError(f"{run_folder} is no run folder: it has no {MANIFEST}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"{path} can't be read: {error}") from error

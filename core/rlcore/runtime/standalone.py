@@ -19,12 +19,14 @@ def model_section(folder: Path) -> ModelSection:
     """The model in a Hugging Face folder, in the dtype that its config names, or bfloat16 if that is another."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ModelError(
             f"{folder} has no config.json, so it holds no model; name a folder that `rlcore export` wrote"
         ) from None
     except ValueError as error:
         raise ModelError(f"{folder / 'config.json'} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / 'config.json'} is no mapping")
     dtype = config.get("dtype", config.get("torch_dtype"))
     return ModelSection(path=str(folder.resolve()), dtype=dtype if dtype in ("bfloat16", "float32") else "bfloat16")
 

@@ -182,4 +182,6 @@ def _read_json(section: ModelSection, source: str, name: str) -> Mapping[str, An
         content: Mapping[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is no JSON: {error}") from error
+    if not isinstance(content, Mapping):
+        raise ModelError(f"{path} is no mapping")
     return content

@@ -115,16 +115,26 @@ def test_what_is_in_the_way_stays(run: Path, tmp_path: Path) -> None:
     ):
         export(run, "--step", 1, "--out", out)
     assert (out / "model.safetensors").read_bytes() == before
-    (out / "extra").touch()
+    (out / "extra.json").touch()
     export(run, "--step", 1, "--out", out, "--overwrite")
     assert (out / "model.safetensors").read_bytes() != before
-    assert not (out / "extra").exists()
+    assert not (out / "extra.json").exists()
+    (out / "thesis.tex").touch()
+    with pytest.raises(RunFolderError, match=r"holds more than a model \(thesis\.tex\)"):
+        export(run, "--out", out, "--overwrite")
+    assert (out / "thesis.tex").exists()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").touch()
     with pytest.raises(RunFolderError, match=r"no model \(no config\.json\)"):
         export(run, "--out", tmp_path / "thesis", "--overwrite")
     with pytest.raises(RunFolderError, match="is no folder"):
         export(run, "--out", out / "config.json")
+    with pytest.raises(RunFolderError, match="can't be made: File exists; name another folder with --out"):
+        export(run, "--out", out / "config.json" / "hf")
+    link = tmp_path / "thesis" / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match="link is no folder"):
+        export(run, "--out", link)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run", "thesis"]
 
 
@@ -149,7 +159,7 @@ def test_a_failure_half_way_leaves_nothing(run: Path, tmp_path: Path, monkeypatc
 
 def test_what_is_no_run_says_what_to_name(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "hf"
-    with pytest.raises(RunFolderError, match="does not exist; name a run's folder or one of its checkpoints"):
+    with pytest.raises(RunFolderError, match=r"there is no folder .*; name a run's folder or one of its checkpoints"):
         export(tmp_path / "missing", "--out", out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"neither a run's folder .* nor a whole checkpoint"):

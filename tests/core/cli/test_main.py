@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -58,6 +59,22 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(command, monkeypatch,
     told = capsys.readouterr().err
     assert told.startswith("Traceback")
     assert told.endswith("rlcore.errors.DataError: it went wrong\n")
+
+
+def test_an_error_of_the_system_is_a_line(command, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("RLCORE_DEBUG", raising=False)
+    command(OSError(28, "No space left on device", "runs/a"))
+    assert run_main("schema", monkeypatch=monkeypatch) == 1
+    assert capsys.readouterr() == ("", "error: [Errno 28] No space left on device: 'runs/a'\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_the_terminal_does_not_know_is_replaced(encoding: str) -> None:
+    code = "from rlcore.cli import main\ntry: main(['--version'])\nfinally: print('a × b → c')"
+    env = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith({"ascii": b"a ? b ? c\n", "latin-1": b"a \xd7 b ? c\n"}[encoding])
 
 
 def test_ctrl_c_is_130(command, monkeypatch) -> None:

@@ -142,12 +142,22 @@ def test_ids_on_the_hub_are_left_alone(bench, good) -> None:
          "expected gradient of zero"),
         ("{use: grpo}", "{use: grpo, kl: {in: loss, coef: 0}}", "11:45: algorithm.kl.coef", "switches the KL term off"),
         ("./model", "model", "3:15: model.path", "write ./model"),
+        ("./model", "./model, trust_remote_code: true", "3:43: model.trust_remote_code", "will run here"),
+        ("train: train.parquet", "train: train.parquet\n  val: ./train.parquet", "6:8: data.val", "trained on too"),
     ],
 )  # fmt: skip
 def test_warnings_stop_nothing(bench, good, old, new, place, words) -> None:
     (warning,) = bench.load(good.replace(old, new)).warnings
     assert f"m.yaml:{place}: " in str(warning)
     assert words in str(warning)
+
+
+def test_sequences_longer_than_the_model_was_made_for_are_warned_of(bench, good) -> None:
+    for made_for, warned in ((299, 1), (300, 0)):
+        (bench.folder / "model/config.json").write_text(f'{{"max_position_embeddings": {made_for}}}')
+        warnings = bench.load(good).warnings
+        assert len(warnings) == warned
+        assert all("may have 300 tokens, and the model was made for 299" in str(warning) for warning in warnings)
 
 
 def test_k1_in_the_reward_is_no_warning(bench, good) -> None:

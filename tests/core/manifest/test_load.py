@@ -148,5 +148,6 @@ def test_local_plugins(bench, good) -> None:
     assert loaded.manifest.rewards["correct"].options == {"maxwords": 7}
     missing = text.replace("my_reward", "no_reward")
     assert bench.problems(missing, load_local=False) == [
-        "m.yaml:13:18: rewards.correct.use: no plugin file no_reward.py; paths in a manifest are relative to the manifest's folder"
+        "m.yaml:13:18: rewards.correct.use: no plugin file no_reward.py; "
+        "paths in a manifest are relative to the manifest's folder"
     ]

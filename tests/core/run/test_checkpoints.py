@@ -108,6 +108,10 @@ def damage(path: Path, how: str) -> None:
         (path / "complete.json").write_text((path / "complete.json").read_text()[:40])
     elif how == "empty marker":
         (path / "complete.json").write_text("[]")
+    elif how == "by hand":
+        (path / "complete.json").write_text('{"format": 1, "step": 2, "files": {}}')
+    elif how == "later":
+        (path / "complete.json").write_text('{"format": 2, "step": 2, "files": {}}')
 
 
 DAMAGES = {
@@ -118,6 +122,8 @@ DAMAGES = {
     "no marker": "complete.json is missing, so it was never finished",
     "cut marker": "complete.json can't be read",
     "empty marker": "complete.json can't be read",
+    "by hand": "complete.json lists no state.json",
+    "later": "complete.json is of format 2, and this version of rlcore reads format 1",
 }
 
 
