@@ -105,7 +105,7 @@ def test_a_reward_that_returns_nan_shows_the_sample(task: Any) -> None:
     (task.folder / "reward.py").write_text(
         "from rlcore import hookimpl\n\n@hookimpl\ndef rlcore_reward():\n    return lambda sample: float('nan')\n"
     )
-    with pytest.raises(RewardError, match=r"letters.*nan.*train\.parquet row"):
+    with pytest.raises(RewardError, match=r"(?s)letters.*nan.*train\.parquet row"):
         task.run()
 
 
