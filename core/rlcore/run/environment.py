@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-import re
 from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
 from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
 
 from rlcore.plugins.config import GROUPS
 
@@ -45,5 +46,10 @@ def _plugin_distributions() -> Mapping[str, str]:
     def is_plugin(distribution: Distribution) -> bool:
         return any(point.group in groups for point in distribution.entry_points)
 
-    found = [distribution for distribution in distributions() if is_plugin(distribution)]
-    return {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version for d in found}
+    def field(distribution: Distribution, name: str) -> str:
+        """A field of the metadata; empty where a broken installation has none."""
+        return str((distribution.metadata.get_all(name) or [""])[0])
+
+    plugins = [distribution for distribution in distributions() if is_plugin(distribution)]
+    named = {canonicalize_name(field(found, "Name")): field(found, "Version") for found in plugins}
+    return {name: version for name, version in named.items() if name}
