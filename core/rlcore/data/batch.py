@@ -36,6 +36,7 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "advantages": "what the policy loss weighs the token with",
     "returns": "what the critic is fitted to",
     "loss_weights": "the weight of the token's loss in the update's sum",
+    "correction": "the importance weight that the token's policy loss is multiplied by",
 }
 """The token columns the core knows, all float32[T]; an estimator or loss may add its own."""
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from rlcore.data.prompts import load_prompt_set
 from rlcore.data.sampler import PromptSampler
+from rlcore.engine.collect import Collector
 from rlcore.engine.evaluate import Evaluation
+from rlcore.engine.kl_reward import KlReward
 from rlcore.engine.loop import Loop
 from rlcore.engine.prepare import StepPlan
 from rlcore.engine.scoring import Scorer
@@ -42,7 +44,7 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
     prompts = load_prompt_set(manifest, "train", tokenizer)
     val = load_prompt_set(manifest, "val", tokenizer) if manifest.data.val else None
     sampler = _sampler(manifest, len(prompts.prompts))
-    plan = StepPlan.of(manifest)
+    plan, kl = StepPlan.of(manifest), manifest.algorithm.kl
     total_steps = min(sampler.total_steps, manifest.run.max_steps or sampler.total_steps)
     scorer = Scorer(manifest.rewards)
     estimator = build(manifest.algorithm.plugin("algorithm"), _algorithm_context(manifest))
@@ -63,10 +65,9 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
                 manifest=manifest,
                 plan=plan,
                 workers=workers,
-                source=source,
+                collector=Collector(manifest, prompts, sampler, source, plan.greedy_baseline),
                 estimator=estimator,
-                prompts=prompts,
-                sampler=sampler,
+                kl_reward=KlReward(kl) if kl and kl.coef and kl.placement == "reward" else None,
                 evaluation=Evaluation(manifest, val.prompts, source) if val else None,
                 tracking=tracking,
                 checkpoints=checkpoints,
@@ -138,6 +139,7 @@ def _algorithm_context(manifest: Manifest) -> AlgorithmContext:
         samples_per_prompt=manifest.rollout.samples_per_prompt,
         max_response_tokens=manifest.data.max_response_tokens,
         seed=manifest.run.seed,
+        reward_weights={name: reward.weight for name, reward in manifest.rewards.items()},
     )
 
 

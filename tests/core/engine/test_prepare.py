@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from rlcore.data.batch import Batch
 from rlcore.data.sample import Group, Prompt, Sample, Segment
+from rlcore.engine.engine_group import EngineGroup
+from rlcore.engine.kl_reward import KlReward
 from rlcore.engine.prepare import StepPlan, add_columns, to_batch, updates
 from rlcore.manifest.load import manifest_from_dict
 from rlcore.manifest.schema import Manifest
+from rlcore.runtime.workers import Workers
 
 
 def manifest(tmp_path: Path, **changes: dict[str, Any]) -> Manifest:
@@ -102,10 +105,14 @@ class Backend:
     def offload(self) -> None: ...
 
 
+def workers(policy: Any, reference: Any = None) -> Workers:
+    return Workers(policy, reference, None, EngineGroup([]), list)
+
+
 def test_nothing_is_computed_that_is_not_used(tmp_path: Path) -> None:
     plain = manifest(tmp_path)
     policy: Any = Backend(-1.0)
-    batch = add_columns(to_batch(groups()), StepPlan.of(plain), plain, policy, None)
+    batch = add_columns(to_batch(groups()), StepPlan.of(plain), workers(policy))
     assert policy.forwards == 0
     assert not {"old_logprobs", "ref_logprobs", "token_rewards"} & batch.token_columns.keys()
 
@@ -116,7 +123,10 @@ def test_kl_in_the_reward(tmp_path: Path) -> None:
     assert plan.loss.kl_coef == 0
     policy: Any = Backend(-1.0)
     reference: Any = Backend(-3.0)
-    batch = add_columns(to_batch(groups()), plan, settings, policy, reference)
+    assert settings.algorithm.kl is not None
+    columns = add_columns(to_batch(groups()), plan, workers(policy, reference))
+    batch, metrics = KlReward(settings.algorithm.kl)(columns)
+    assert metrics == {"reward/kl_to_reference": 2.0, "reward/kl_coef": 0.5}
     # k2 = (−1 + 3)² / 2 = 2, times 0.5, taken off at generated tokens only
     assert batch["token_rewards"].tolist() == [-float(m) for m in batch["loss_mask"]]
 

@@ -132,7 +132,9 @@ class Setting:
                 chunk_tokens=3,
                 entropy=objective.wants_entropy,
             )
-            columns = {name: torch.from_numpy(micro[name][mask]) for name in objective.columns}
+            columns = {
+                name: torch.from_numpy(micro[name][mask]) for name in objective.columns & micro.token_columns.keys()
+            }
             loss, sums = objective(logprobs, entropy, columns, torch.from_numpy(micro.rows[mask]), len(micro))
             loss.backward()
             for name, value in sums.items():
@@ -209,7 +211,7 @@ def test_no_live_tokens_give_a_loss_with_gradient_and_finite_metrics():
 )
 def test_only_what_is_read_is_asked_for(spec, columns, entropy):
     objective = Objective(spec)
-    assert objective.columns == {"loss_weights", "old_logprobs"} | columns
+    assert objective.columns == {"loss_weights", "old_logprobs", "correction"} | columns
     assert objective.wants_entropy == entropy
 
 
@@ -264,7 +266,7 @@ def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
         """,
     )
     objective = Objective(LossSpec(PluginRef("loss", ref.name, {"factor": 2.0})))
-    assert objective.columns == {"loss_weights", "old_logprobs", "advantages", "keep"}
+    assert objective.columns == {"loss_weights", "old_logprobs", "correction", "advantages", "keep"}
     batch = Batch.from_sequences([[1, 2, 3]]).with_tokens(advantages=np.float32([1, -1, 2]))
     keep = torch.tensor(objective.prepare(batch)["keep"])
     logprobs = torch.tensor([-1.0, -2.0, -4.0])
