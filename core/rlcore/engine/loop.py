@@ -52,6 +52,7 @@ class Loop:
     version: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     _boundary: dict[str, Any] = field(default_factory=dict)
+    _compared: bool = False
 
     def __post_init__(self) -> None:
         self.health = HealthChecks(logprob_limit=LOGPROB_LIMITS[self.manifest.model.dtype])
@@ -92,7 +93,7 @@ class Loop:
             self.workers.engines.wake()
             try:
                 groups, sampled, metrics = self.collector.collect(
-                    want_logprobs=self.plan.rollout_logprobs or self.version == 0, progress=self.tracking.progress
+                    want_logprobs=self.plan.rollout_logprobs or not self._compared, progress=self.tracking.progress
                 )
             finally:
                 self.workers.engines.sleep()
@@ -105,7 +106,7 @@ class Loop:
         with self.tracking.phase("prepare"):
             batch = prepare.to_batch(groups)
             self.workers.policy.onload()
-            if self.version == 0:
+            if not self._compared:
                 self._compare(batch)
             batch = prepare.add_columns(batch, self.plan, self.workers)
             if self.plan.rollout_logprobs:
@@ -229,9 +230,10 @@ class Loop:
         self.tracking.log(self.steps_done, metrics)
 
     def _compare(self, batch: Batch) -> None:
-        """Engine against trainer, before the first update."""
+        """Engine against trainer, once a process. Metrics are those of the first step only: resuming must add none."""
+        self._compared = True
         apart = compare_logprobs(batch, self.workers.policy)
-        self.metrics |= apart
+        self.metrics |= apart if self.version == 0 else {}
         if apart:
             nats = apart["rollout/logprob_difference_max"]
             self.tracking.message("info", f"engine and trainer agree: log-probs differ by at most {nats:.2g}")
