@@ -43,7 +43,7 @@ class Objective:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Token columns that a call reads. Without ``old_logprobs`` the ratio is 1, without ``correction`` the weight is."""
+        """Token columns that a call reads. Without ``old_logprobs`` the ratio is 1; ``correction`` is optional too."""
         always = {"loss_weights", *_OPTIONAL}
         advantages = {"advantages"} if self._needs_advantages else set()
         reference = {"ref_logprobs"} if self.spec.kl_coef else set()
@@ -69,20 +69,22 @@ class Objective:
         columns: Mapping[str, Tensor],
         segments: Tensor,
         sequences: int,
+        units: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro-batch, a scalar with gradient, and sums to add up and give to ``metrics``.
 
         ``logprobs`` and ``entropy`` float32[L] carry gradient; ``columns`` are float32[L] by name, live tokens only,
         without ``old_logprobs`` on the first update of a rollout (the ratio is then 1). ``segments`` int64[L] is the
-        sequence of each token, 0 … ``sequences`` − 1. Raises ``BatchError`` on a missing column, and
-        ``BrokenPluginError`` where the policy loss returns something that is no value per token.
+        sequence of each token, 0 … ``sequences`` − 1, ``units`` int64[L] the unit of that sequence. Raises
+        ``BatchError`` on a missing column, and ``BrokenPluginError`` where the policy loss returns something that is no
+        value per token.
         """
         self._check(logprobs, entropy, columns)
         spec, weights = self.spec, columns["loss_weights"]
         old_logprobs = columns.get("old_logprobs", logprobs.detach())
         advantages = columns["advantages"] if self._needs_advantages else torch.zeros_like(weights)
         extras = {name: columns[name] for name in self._extras}
-        inputs = LossInputs(logprobs, old_logprobs, advantages, weights, segments, sequences, extras)
+        inputs = LossInputs(logprobs, old_logprobs, advantages, weights, segments, sequences, extras, units)
         output = self.policy(inputs)
         self._check_output(output, logprobs)
 
