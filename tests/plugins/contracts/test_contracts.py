@@ -11,7 +11,18 @@ class TestGrpo(AdvantageContract):
 
 class TestDrGrpo(AdvantageContract):
     plugin = "grpo"
-    options: ClassVar = {"normalize_by_std": False}
+    options: ClassVar = {"normalize": "none"}
+
+
+class TestGrpoByTheSpreadOfTheBatch(AdvantageContract):
+    plugin = "grpo"
+    options: ClassVar = {"normalize": "batch"}
+    whole_batch = True
+
+
+class TestGrpoPassAtK(AdvantageContract):
+    plugin = "grpo"
+    options: ClassVar = {"variant": "pass-at-k"}
 
 
 class TestHfStream(RolloutContract):
