@@ -47,6 +47,7 @@ class Loop:
     rollouts: RolloutStore
     stopping: Stopping
     total_steps: int
+    prepare_loss: prepare.UpdatePreparation | None = None
     health: HealthChecks = field(init=False)
     steps_done: int = 0
     version: int = 0
@@ -122,7 +123,7 @@ class Loop:
     def update(self, batch: Batch) -> None:
         """One optimizer step for each part of the batch; the weights after them are a new version."""
         seen: list[dict[str, float]] = []
-        parts = prepare.updates(batch, self.manifest, self.estimator)
+        parts = prepare.updates(batch, self.manifest, self.estimator, self.prepare_loss)
         with self.tracking.phase("update"):
             for done, part in enumerate(parts, start=1):
                 seen.append(self._learn(part))

@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 from rlcore.data.batch import Batch
 from rlcore.data.loss_weights import loss_weights
 from rlcore.data.sample import Group, Sample, Segment
+from rlcore.errors import BrokenPluginError
 from rlcore.manifest.schema import Manifest
 from rlcore.plugins.capabilities import batch_columns
+from rlcore.plugins.config import PluginRef
 from rlcore.plugins.interfaces import AdvantageEstimator, LossSpec
-from rlcore.plugins.loading import config_of
+from rlcore.plugins.loading import build, config_of
 from rlcore.runtime.workers import Workers
+
+UpdatePreparation = Callable[[Batch], Batch]
+"""What a policy loss does once over a whole update, before it is split over ranks and micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,28 @@ def add_columns(batch: Batch, plan: StepPlan, workers: Workers) -> Batch:
     return batch
 
 
-def updates(batch: Batch, manifest: Manifest, estimator: AdvantageEstimator) -> Iterator[Batch]:
-    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own.
+def update_preparation(loss: PluginRef) -> UpdatePreparation | None:
+    """The loss's ``prepare``, or None where it has none, as most. The loss is built for this, here in the controller:
+    a rank has a part of an update only.
+    """
+    prepare: UpdatePreparation | None = getattr(build(loss), "prepare", None)
+    if prepare is None:
+        return None
+
+    def checked(update: Batch) -> Batch:
+        prepared = prepare(update)
+        if not isinstance(prepared, Batch) or not np.array_equal(prepared.offsets, update.offsets):
+            raise BrokenPluginError(f"{loss}: prepare must return the update that it was given, with columns added")
+        return prepared
+
+    return checked
+
+
+def updates(
+    batch: Batch, manifest: Manifest, estimator: AdvantageEstimator, prepare_loss: UpdatePreparation | None = None
+) -> Iterator[Batch]:
+    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own, and the
+    columns that the policy loss adds.
 
     There is none if the estimator drops every row.
     """
@@ -132,4 +157,5 @@ def updates(batch: Batch, manifest: Manifest, estimator: AdvantageEstimator) -> 
         for start in range(0, len(groups), per_update):
             part = batch.select(np.isin(batch["group"], groups[start : start + per_update]))
             weights = loss_weights(part, aggregate, max_response_tokens=manifest.data.max_response_tokens)
-            yield part.with_tokens(loss_weights=weights)
+            part = part.with_tokens(loss_weights=weights)
+            yield prepare_loss(part) if prepare_loss else part

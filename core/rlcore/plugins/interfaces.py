@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlcore.data.tokenizer import Tokenizer
-    from rlcore.manifest.schema import ModelSection, TrainerSection
+    from rlcore.manifest.schema import Manifest, ModelSection, TrainerSection
     from rlcore.torch.losses import LossInputs, LossOutput
 
 Metrics = Mapping[str, float]
@@ -210,6 +210,16 @@ class AlgorithmContext:
     seed: int
     reward_weights: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> AlgorithmContext:
+        """What this manifest says."""
+        return cls(
+            samples_per_prompt=manifest.rollout.samples_per_prompt,
+            max_response_tokens=manifest.data.max_response_tokens,
+            seed=manifest.run.seed,
+            reward_weights={name: reward.weight for name, reward in manifest.rewards.items()},
+        )
+
 
 class AdvantageEstimator(Protocol):
     """A pure numpy function of a batch: returns it with ``advantages`` (and ``returns``, for a critic) added.
@@ -226,9 +236,9 @@ class AdvantageEstimator(Protocol):
 class PolicyLoss(Protocol):
     """A pure torch function of one packed micro-batch: a loss per live token, and metrics per live token.
 
-    Weights, KL and entropy are the core's business. It may have ``prepare(batch) -> Batch``, run once over a whole
-    update, for statistics that must not depend on the split into micro-batches, and ``ignores_advantages = True``,
-    if the batch needs no advantages.
+    Weights, KL and entropy are the core's business. It may have ``prepare(batch) -> Batch``, for statistics that must
+    not depend on the split into micro-batches and over ranks: numpy, run once over a whole update where the controller
+    is, before the update's first forward pass. And ``ignores_advantages = True``, if the batch needs no advantages.
     """
 
     def __call__(self, inputs: LossInputs) -> LossOutput:

@@ -12,7 +12,7 @@ from rlcore.engine.collect import Collector
 from rlcore.engine.evaluate import Evaluation
 from rlcore.engine.kl_reward import KlReward
 from rlcore.engine.loop import Loop
-from rlcore.engine.prepare import StepPlan
+from rlcore.engine.prepare import StepPlan, update_preparation
 from rlcore.engine.scoring import Scorer
 from rlcore.engine.source import LiveSource
 from rlcore.engine.stopping import Stopping
@@ -47,7 +47,8 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
     plan, kl = StepPlan.of(manifest), manifest.algorithm.kl
     total_steps = min(sampler.total_steps, manifest.run.max_steps or sampler.total_steps)
     scorer = Scorer(manifest.rewards)
-    estimator = build(manifest.algorithm.plugin("algorithm"), _algorithm_context(manifest))
+    estimator = build(manifest.algorithm.plugin("algorithm"), AlgorithmContext.of(manifest))
+    prepare_loss = update_preparation(plan.loss.policy)
     with Stopping() as stopping, _open_folder(manifest, resume, overwrite) as folder:
         checkpoints = CheckpointStore(folder.checkpoints, manifest.run.keep_checkpoints)
         notices = [f"{warning}" for warning in loaded.warnings]
@@ -74,6 +75,7 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
                 rollouts=RolloutStore(folder.rollouts, manifest.run.keep_rollouts),
                 stopping=stopping,
                 total_steps=total_steps,
+                prepare_loss=prepare_loss,
             )
             if checkpoint:
                 loop.restore(checkpoint)
@@ -132,15 +134,6 @@ def _start_tracking(
     )
     refs = [tracker.plugin("tracker") for tracker in manifest.run.trackers]
     return Tracking.start(refs, context, checkpoint.state["trackers"] if checkpoint else {})
-
-
-def _algorithm_context(manifest: Manifest) -> AlgorithmContext:
-    return AlgorithmContext(
-        samples_per_prompt=manifest.rollout.samples_per_prompt,
-        max_response_tokens=manifest.data.max_response_tokens,
-        seed=manifest.run.seed,
-        reward_weights={name: reward.weight for name, reward in manifest.rewards.items()},
-    )
 
 
 def _sources(loaded: LoadedManifest) -> dict[str, str]:

@@ -12,9 +12,11 @@ from rlcore.data.batch import Batch
 from rlcore.data.sample import Group, Prompt, Sample, Segment
 from rlcore.engine.engine_group import EngineGroup
 from rlcore.engine.kl_reward import KlReward
-from rlcore.engine.prepare import StepPlan, add_columns, to_batch, updates
+from rlcore.engine.prepare import StepPlan, add_columns, to_batch, update_preparation, updates
+from rlcore.errors import BrokenPluginError
 from rlcore.manifest.load import manifest_from_dict
 from rlcore.manifest.schema import Manifest
+from rlcore.plugins.config import PluginRef
 from rlcore.runtime.workers import Workers
 
 
@@ -154,3 +156,48 @@ def test_the_estimator_sees_the_whole_step_and_may_drop_rows(tmp_path: Path) -> 
     (part,) = updates(to_batch(groups()), manifest(tmp_path), drop)
     assert seen == [3]
     assert part["group"].tolist() == [10, 11]
+
+
+def test_a_loss_prepares_each_update_whole_with_advantages_and_weights(tmp_path: Path) -> None:
+    seen: list[Batch] = []
+
+    def prepare(update: Batch) -> Batch:
+        seen.append(update)
+        return update.with_tokens(extra=update["loss_weights"] * 2)
+
+    settings = manifest(tmp_path, trainer={"prompts_per_update": 1, "epochs_per_batch": 2})
+    parts = list(updates(to_batch(groups()), settings, identity, prepare))
+    assert [update["group"].tolist() for update in seen] == [[10, 10], [11], [10, 10], [11]]
+    assert all("advantages" in update for update in seen)
+    assert [part["extra"].sum() for part in parts] == pytest.approx([2, 2, 2, 2])
+
+
+def loss_plugin(tmp_path: Path, body: str) -> PluginRef:
+    path = tmp_path / "my_loss.py"
+    path.write_text(
+        "from rlcore import hookimpl\n\n"
+        "class Loss:\n"
+        "    def __call__(self, inputs): ...\n"
+        f"    {body}\n\n"
+        "@hookimpl\n"
+        "def rlcore_policy_loss():\n"
+        "    return Loss()\n"
+    )
+    return PluginRef("loss", str(path))
+
+
+def test_what_a_loss_prepares_is_its_own_method(tmp_path: Path) -> None:
+    ref = loss_plugin(tmp_path, "def prepare(self, batch): return batch.with_tokens(x=batch['loss_mask'])")
+    prepare = update_preparation(ref)
+    assert prepare is not None
+    batch = to_batch(groups())
+    assert prepare(batch)["x"].tolist() == batch["loss_mask"].tolist()
+    assert update_preparation(PluginRef("loss", "clip")) is None
+
+
+@pytest.mark.parametrize("returned", ["None", "batch.select(batch['reward'] > 0)"])
+def test_a_loss_that_returns_another_update_is_refused(tmp_path: Path, returned: str) -> None:
+    prepare = update_preparation(loss_plugin(tmp_path, f"def prepare(self, batch): return {returned}"))
+    assert prepare is not None
+    with pytest.raises(BrokenPluginError, match=r"my_loss\.py: prepare must return the update that it was given"):
+        prepare(to_batch(groups()))
