@@ -121,10 +121,10 @@ def test_a_critic_is_refused_where_nobody_reads_values(bench, needy) -> None:
     text = needy('{"batch:values", "role:critic"}') + "critic: {use: fsdp}\n"
     assert StepPlan.of(bench.load(text).manifest).critic
     assert bench.problems(needy_of_nothing(text)) == [
-        "m.yaml:14:1: critic: nobody uses a critic: algorithm grpo reads no values; remove this section"
+        "m.yaml:14:9: critic: nobody uses a critic: algorithm grpo reads no values; remove this section"
     ]
     (problem,) = bench.problems(text.replace("critic: {use: fsdp}", "critic: {use: fsdp, tokens_per_micro_batch: 299}"))
-    assert problem.startswith("m.yaml:14:46: critic.tokens_per_micro_batch: must hold the longest sequence")
+    assert problem.startswith("m.yaml:14:45: critic.tokens_per_micro_batch: must hold the longest sequence")
 
 
 def test_a_loss_on_pairs_needs_room_for_two(bench, needy) -> None:
@@ -164,7 +164,7 @@ def test_an_algorithm_says_what_does_not_fit_the_rest(bench, good, make_distribu
     make_distribution("t-dist", {"rlcore.algorithms": {"t": "t_conflicted"}}, {"t_conflicted": CONFLICTED})
     text = good.replace("{use: grpo}", "{use: t, limit: 10}")
     bench.load(text)
-    assert bench.problems(text.replace("10}", "20}")) == ["m.yaml:11:27: algorithm.limit: must be at most 10"]
+    assert bench.problems(text.replace("10}", "20}")) == ["m.yaml:11:28: algorithm.limit: must be at most 10"]
     assert bench.problems(text.replace("10}", "0}")) == [
         "m.yaml:11:18: algorithm.use: algorithm t: asking what its options conflict with failed: "
         "ZeroDivisionError('integer division or modulo by zero')"
@@ -175,7 +175,7 @@ def test_dynamic_sampling_is_judged_on_a_reward_that_is_there(bench, good) -> No
     text = good.replace("{use: grpo}", "{use: grpo, dynamic_sampling: {filter_on: corect}}")
     (problem,) = bench.problems(text)
     assert problem == (
-        "m.yaml:11:56: algorithm.dynamic_sampling.filter_on: there is no reward 'corect'; the rewards are: correct"
+        "m.yaml:11:54: algorithm.dynamic_sampling.filter_on: there is no reward 'corect'; the rewards are: correct"
     )
     bench.load(text.replace("corect", "correct"))
     problems = bench.problems(text.replace("corect", "correct"), "rollout.samples_per_prompt=1")
