@@ -48,7 +48,8 @@ class Batch:
     ``tokens`` int32[T], ``offsets`` int64[N + 1]; ``token_columns`` have length T, ``sample_columns`` length N, and are
     numbers or booleans. The token columns that the core knows (``TOKEN_COLUMNS``) are kept as float32, whatever they
     come as. Sample columns that the loop provides: ``group`` int64 (which samples share a prompt), ``unit`` int64 (rows
-    of one unit are never parted over ranks), ``reward`` float32, ``truncated`` bool, ``weight_version`` int64.
+    of one unit are never parted over ranks), ``reward`` float32, ``truncated`` bool, ``response_tokens`` int64 (tokens
+    that were generated, whatever ``loss_mask`` says), ``weight_version`` int64.
 
     A batch takes over the arrays it is made of: they become read-only. One that shares its memory with another array or
     a tensor is copied.

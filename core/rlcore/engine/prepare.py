@@ -95,6 +95,7 @@ def to_batch(groups: Sequence[Group]) -> Batch:
             unit=np.arange(len(samples), dtype=np.int64),
             reward=np.array([sample.reward for sample in samples], np.float32),
             truncated=np.array([sample.truncated for sample in samples], bool),
+            response_tokens=np.array([sample.response_tokens for sample in samples], np.int64),
             weight_version=np.array([sample.segments[-1].weight_version for sample in samples], np.int64),
             **{name: np.array(column, np.float32) for name, column in rows.items()},
         )

@@ -17,7 +17,7 @@ from rlcore.plugins.discovery import find_plugins
 from rlcore.plugins.interfaces import AlgorithmContext
 
 # Columns that every batch has; the others depend on the manifest.
-_ALWAYS = ("reward", "group", "unit", "truncated", "weight_version", "loss_mask")
+_ALWAYS = ("reward", "group", "unit", "truncated", "response_tokens", "weight_version", "loss_mask")
 # Columns that are computed where something reads them, whatever the manifest says.
 _ON_DEMAND = ("old_logprobs", "ref_logprobs", "rollout_logprobs", "baseline_reward")
 DATA_SUFFIXES = (".parquet", ".jsonl")

@@ -61,6 +61,7 @@ def test_to_batch() -> None:
     assert batch["group"].tolist() == [10, 10, 11]
     assert batch["reward"].tolist() == [1.0, 0.0, 0.5]
     assert batch["truncated"].tolist() == [False, False, True]
+    assert batch["response_tokens"].tolist() == [2, 1, 3]
     assert batch["weight_version"].tolist() == [4, 4, 4]
 
 

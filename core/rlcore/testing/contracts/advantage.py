@@ -13,7 +13,7 @@ from rlcore.manifest.schema import AlgorithmSection
 from rlcore.plugins.config import AlgorithmConfig
 from rlcore.plugins.interfaces import AdvantageEstimator, AlgorithmContext
 from rlcore.plugins.kinds import Kind
-from rlcore.plugins.loading import build
+from rlcore.plugins.loading import build, config_class
 from rlcore.testing.contracts.plugin import PluginContract
 
 _PROMPTS = 5
@@ -58,6 +58,7 @@ class AdvantageContract(PluginContract):
             **{f"reward/{name}": reward for name, reward in rewards.items()},
             **{name: rng.normal(size=n).astype(np.float32) for name in sorted(wanted.intersection(_SAMPLE_COLUMNS))},
             truncated=rng.random(n) < 0.2,
+            response_tokens=responses,
             weight_version=np.zeros(n, np.int64),
             row=np.arange(n),
         )
@@ -67,8 +68,10 @@ class AdvantageContract(PluginContract):
         config = self.config()
         assert isinstance(config, AlgorithmConfig)
         defaults = dict(config.defaults())
-        if isinstance(defaults.get("loss"), str):  # a name stands for a section
-            defaults["loss"] = {"use": defaults["loss"]}
+        if loss := defaults.get("loss"):
+            section = {"use": loss} if isinstance(loss, str) else dict(loss)  # a name stands for a section
+            defaults["loss"] = {"use": section.pop("use")}
+            config_class("loss", defaults["loss"]["use"]).model_validate(section)
         AlgorithmSection.model_validate({"use": self.plugin, **defaults})
 
     def test_adds_finite_advantages(self, estimator: AdvantageEstimator) -> None:
