@@ -18,9 +18,8 @@ from rlcore.torch.kl import kl
 from rlcore.torch.losses import LossInputs, LossOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from rlcore.data.batch import Batch
     from rlcore.plugins.interfaces import LossSpec, PolicyLoss
 
 _TOTAL, _SURROGATE, _TOKENS = "loss", "surrogate_loss", "tokens"
@@ -53,14 +52,6 @@ class Objective:
     def wants_entropy(self) -> bool:
         """Whether a call needs the entropy of each token."""
         return self.spec.entropy or self.spec.entropy_coef != 0
-
-    def prepare(self, batch: Batch) -> Batch:
-        """What the policy loss does once over a whole update, before it is split; most do nothing.
-
-        Columns that it adds reach the loss if its config names them in ``needs()`` and ``provides()``.
-        """
-        prepare: Callable[[Batch], Batch] | None = getattr(self.policy, "prepare", None)
-        return batch if prepare is None else prepare(batch)
 
     def __call__(
         self,

@@ -233,7 +233,7 @@ def test_bad_input():
         call(Objective(LossSpec(CLIP)), logprobs, advantages=torch.zeros(3))
 
 
-def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
+def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares(tmp_path):
     ref = local_loss(
         tmp_path,
         """
@@ -268,7 +268,7 @@ def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
     objective = Objective(LossSpec(PluginRef("loss", ref.name, {"factor": 2.0})))
     assert objective.columns == {"loss_weights", "old_logprobs", "correction", "advantages", "keep"}
     batch = Batch.from_sequences([[1, 2, 3]]).with_tokens(advantages=np.float32([1, -1, 2]))
-    keep = torch.tensor(objective.prepare(batch)["keep"])
+    keep = torch.tensor(objective.policy.prepare(batch)["keep"])
     logprobs = torch.tensor([-1.0, -2.0, -4.0])
     given = {"advantages": torch.zeros(3), "keep": keep, "old_logprobs": torch.zeros(3)}
     segments = torch.tensor([0, 1, 1])
@@ -279,11 +279,6 @@ def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
     assert metrics["policy/mean"] == pytest.approx((-1 - 3 - 3) / 3)
     with pytest.raises(BatchError, match="needs the token columns old_logprobs"):
         call(objective, logprobs, advantages=torch.zeros(3), keep=keep)
-
-
-def test_prepare_of_a_loss_that_has_none_changes_nothing():
-    batch = Batch.from_sequences([[1]])
-    assert Objective(LossSpec(CLIP)).prepare(batch) is batch
 
 
 @pytest.mark.parametrize(
