@@ -29,7 +29,7 @@ class Config(AlgorithmConfig):
 
 
 @hookimpl
-def rlcore_advantage_estimator() -> AdvantageEstimator:
+def rlcore_advantage_estimator(config: Config) -> AdvantageEstimator:
     """Keeps the two rows of each pair: one ``unit``, with advantages 1 for the better and −1 for the worse."""
     import numpy as np
     from rlcore.data.groups import with_advantages
