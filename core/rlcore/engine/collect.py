@@ -75,13 +75,16 @@ class Collector:
 
     def _check(self, kept: int, sampled: int, rounds: int, dynamic: DynamicSamplingSection) -> None:
         wanted = self.manifest.data.prompts_per_step
-        if kept == wanted or (kept and dynamic.when_short == "train"):
+        # The last prompts of the run are its ordinary end, whatever became of them.
+        if kept == wanted or (kept and (dynamic.when_short == "train" or self.sampler.done)):
             return
-        why = "no prompts are left" if self.sampler.done else f"after {rounds} waves"
+        reward = dynamic.filter_on or next(iter(self.manifest.rewards))
+        why = "no prompts are left" if self.sampler.done else f"{rounds} waves, algorithm.dynamic_sampling's limit"
+        advice = "" if self.sampler.done else "; algorithm.dynamic_sampling.when_short: train goes on with fewer"
         raise NoSpreadError(
-            f"only {kept} of {wanted} prompts have answers that differ in reward, out of {sampled} sampled ({why}). "
-            "The last checkpoint is kept. Easier or harder prompts, more samples per prompt or a higher temperature "
-            "bring spread; algorithm.dynamic_sampling.when_short: train goes on with fewer"
+            f"only {kept} of {wanted} prompts have answers that differ in the reward {reward!r}, out of {sampled} "
+            f"sampled for this step ({why}). What was learnt so far is kept as a checkpoint. Easier or harder prompts, "
+            f"more samples per prompt or a higher temperature bring spread{advice if kept else ''}"
         )
 
     def state(self) -> dict[str, Any]:

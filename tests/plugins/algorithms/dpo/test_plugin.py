@@ -13,6 +13,7 @@ from rlcore.plugins.interfaces import AlgorithmContext
 from rlcore.plugins.loading import build, config_class
 
 CONTEXT = AlgorithmContext(samples_per_prompt=4, max_response_tokens=8, seed=0)
+ESTIMATOR = build(PluginRef("algorithm", "dpo"), CONTEXT)
 
 
 def batch_of(rewards, groups, units=None, masks=None, **token_columns):
@@ -29,7 +30,7 @@ def batch_of(rewards, groups, units=None, masks=None, **token_columns):
 
 def pairs_of(batch):
     """{chosen row: rejected row}"""
-    out = build(PluginRef("algorithm", "dpo"), CONTEXT)(batch)
+    out = ESTIMATOR(batch)
     sign = dict(zip(out["row"].tolist(), out.sum_rows(out["advantages"]).tolist(), strict=True))
     pairs = {}
     for unit in np.unique(out["unit"]).tolist():
@@ -46,7 +47,7 @@ def test_best_against_worst_of_each_group():
 
 def test_advantages_and_units():
     masks = [[0, 1, 1, 0, 1], [0, 1], [0, 0, 1]]
-    out = build(PluginRef("algorithm", "dpo"), CONTEXT)(batch_of([0, 1, 2], [5, 5, 5], masks=masks))
+    out = ESTIMATOR(batch_of([0, 1, 2], [5, 5, 5], masks=masks))
     assert out["row"].tolist() == [0, 2]
     assert out["advantages"].tolist() == [0, -1, -1, 0, -1, 0, 0, 1]
     assert out["advantages"].dtype == np.float32
@@ -58,7 +59,7 @@ def test_groups_without_spread_are_dropped(rewards):
     n = len(rewards)
     batch = batch_of([*rewards, 1, 0], [*[4] * n, 9, 9])
     assert pairs_of(batch) == {n: n + 1}
-    alone = build(PluginRef("algorithm", "dpo"), CONTEXT)(batch_of(rewards, [4] * n))
+    alone = ESTIMATOR(batch_of(rewards, [4] * n))
     assert len(alone) == len(alone["advantages"]) == 0
 
 
@@ -78,7 +79,7 @@ def test_pairs_that_the_data_brings_stay_as_they_are():
     """Offline: two pairs of one prompt, the better with reward 1; best and worst of the group would be one pair."""
     batch = batch_of([0, 1, 1, 0, 1, 0], [3, 3, 3, 3, 8, 8], units=[5, 5, 6, 6, 7, 7])
     assert pairs_of(batch) == {1: 0, 2: 3, 4: 5}
-    out = build(PluginRef("algorithm", "dpo"), CONTEXT)(batch)
+    out = ESTIMATOR(batch)
     assert out["unit"].tolist() == [5, 5, 6, 6, 7, 7]
 
 
