@@ -71,5 +71,9 @@ class RewardError(RlcoreError, RuntimeError):
     """A reward that raised, or returned something that is no reward. The message shows the sample."""
 
 
+class NoSpreadError(RlcoreError, RuntimeError):
+    """Dynamic sampling found too few prompts whose answers differ in reward."""
+
+
 class WeightSyncError(RlcoreError, RuntimeError):
     """Weights that did not reach a rollout engine as the trainer holds them."""

@@ -36,6 +36,7 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "advantages": "what the policy loss weighs the token with",
     "returns": "what the critic is fitted to",
     "loss_weights": "the weight of the token's loss in the update's sum",
+    "correction": "the importance weight that the token's policy loss is multiplied by",
 }
 """The token columns the core knows, all float32[T]; an estimator or loss may add its own."""
 
@@ -47,7 +48,8 @@ class Batch:
     ``tokens`` int32[T], ``offsets`` int64[N + 1]; ``token_columns`` have length T, ``sample_columns`` length N, and are
     numbers or booleans. The token columns that the core knows (``TOKEN_COLUMNS``) are kept as float32, whatever they
     come as. Sample columns that the loop provides: ``group`` int64 (which samples share a prompt), ``unit`` int64 (rows
-    of one unit are never parted over ranks), ``reward`` float32, ``truncated`` bool, ``weight_version`` int64.
+    of one unit are never parted over ranks), ``reward`` float32, ``truncated`` bool, ``response_tokens`` int64 (tokens
+    that were generated, whatever ``loss_mask`` says), ``weight_version`` int64.
 
     A batch takes over the arrays it is made of: they become read-only. One that shares its memory with another array or
     a tensor is copied.

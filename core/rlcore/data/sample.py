@@ -143,8 +143,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All samples of one prompt in one step; what group estimators compare. ``id`` is unique within the run."""
+    """All samples of one prompt in one step; what group estimators compare. ``id`` is unique within the run.
+
+    ``baseline`` is one more sample, drawn greedily, where the estimator reads its reward; it doesn't train.
+    """
 
     id: int
     prompt: Prompt
     samples: Sequence[Sample]
+    baseline: Sample | None = None

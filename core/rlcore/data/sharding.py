@@ -51,14 +51,17 @@ def shard(
 
 
 def micro_batches(
-    lengths: NDArray[np.integer[Any]] | Sequence[int], tokens_per_micro_batch: int
+    lengths: NDArray[np.integer[Any]] | Sequence[int],
+    tokens_per_micro_batch: int,
+    units: NDArray[np.integer[Any]] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Row indices for each micro-batch, int64[n_m] rising, none above the budget; every row is in exactly one.
 
     Best fit, longest first; the first micro-batch holds the longest sequence, so that memory runs out at once or never.
+    Rows of one of the ``units`` int[n], if they are given, stay together and count as one.
 
     Raises:
-        BatchError: a sequence is longer than the budget.
+        BatchError: a sequence, or a unit of several, is longer than the budget.
     """
     sizes = np.asarray(lengths, np.int64)
     if len(sizes) and (longest := int(sizes.max())) > tokens_per_micro_batch:
@@ -66,16 +69,25 @@ def micro_batches(
             f"row {int(sizes.argmax())} has {longest} tokens, more than trainer.tokens_per_micro_batch "
             f"({tokens_per_micro_batch}); a sequence is never cut: raise it to the longest prompt plus response"
         )
+    _, item_of_row = np.unique(np.arange(len(sizes)) if units is None else units, return_inverse=True)
+    totals = np.bincount(item_of_row, sizes).astype(np.int64)
+    if len(totals) and (largest := int(totals.max())) > tokens_per_micro_batch:
+        together = ", ".join(map(str, np.flatnonzero(item_of_row == totals.argmax())))
+        raise BatchError(
+            f"rows {together} train together and have {largest} tokens, more than trainer.tokens_per_micro_batch "
+            f"({tokens_per_micro_batch}): raise it to the longest prompt plus response for each of them"
+        )
     packs: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free tokens, pack), sorted
-    for row in np.argsort(-sizes, kind="stable").tolist():
-        size = int(sizes[row])
+    for item in np.argsort(-totals, kind="stable").tolist():
+        size = int(totals[item])
         at = bisect_left(room, (size, -1))
         if at == len(room):
             free, pack = tokens_per_micro_batch, len(packs)
             packs.append([])
         else:
             free, pack = room.pop(at)
-        packs[pack].append(row)
+        packs[pack].append(item)
         insort(room, (free - size, pack))
-    return [np.sort(np.asarray(pack, np.int64)) for pack in packs]
+    members = np.split(np.argsort(item_of_row, kind="stable"), np.cumsum(np.bincount(item_of_row)))
+    return [np.sort(np.concatenate([members[item] for item in pack])) for pack in packs]

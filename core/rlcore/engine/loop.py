@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcore.data.batch import Batch
-from rlcore.data.prompts import PromptSet
-from rlcore.data.sample import Group, Sampling
-from rlcore.data.sampler import PromptSampler
+from rlcore.data.sample import Group
 from rlcore.engine import prepare
+from rlcore.engine.collect import Collector
+from rlcore.engine.correction import correct, mismatch_metrics
 from rlcore.engine.evaluate import Evaluation
 from rlcore.engine.health import LOGPROB_LIMITS, HealthChecks
+from rlcore.engine.kl_reward import KlReward
 from rlcore.engine.probe import compare_logprobs
-from rlcore.engine.source import GroupRequest, GroupSource
 from rlcore.engine.stats import mean_metrics, rollout_metrics
 from rlcore.engine.stopping import Stopping, StopRequested
 from rlcore.engine.tracking import Tracking
+from rlcore.errors import NoSpreadError
 from rlcore.manifest.schema import Manifest
-from rlcore.plugins.interfaces import AdvantageEstimator
+from rlcore.plugins.interfaces import AdvantageEstimator, ValueLossSpec
 from rlcore.run.checkpoints import Checkpoint, CheckpointStore
 from rlcore.run.rollouts import RolloutStore
 from rlcore.runtime.workers import Workers
@@ -28,31 +29,31 @@ from rlcore.runtime.workers import Workers
 
 @dataclass
 class Loop:
-    """Trains the policy of ``workers`` on ``prompts``, one step at a time.
+    """Trains the policy of ``workers`` on what the collector brings, one step at a time.
 
-    Its state between two steps is ``steps_done``, ``version`` and the sampler's position; with the workers' own state
+    Its state between two steps is ``steps_done``, ``version`` and where the collector is; with the workers' own state
     that is all a checkpoint needs. With one version of weights per step nothing depends on timing.
     """
 
     manifest: Manifest
     plan: prepare.StepPlan
     workers: Workers
-    source: GroupSource
+    collector: Collector
     estimator: AdvantageEstimator
-    prompts: PromptSet
-    sampler: PromptSampler
+    kl_reward: KlReward | None
     evaluation: Evaluation | None
     tracking: Tracking
     checkpoints: CheckpointStore
     rollouts: RolloutStore
     stopping: Stopping
     total_steps: int
+    prepare_loss: prepare.UpdatePreparation | None = None
     health: HealthChecks = field(init=False)
     steps_done: int = 0
     version: int = 0
-    groups_asked: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     _boundary: dict[str, Any] = field(default_factory=dict)
+    _compared: bool = False
 
     def __post_init__(self) -> None:
         self.health = HealthChecks(logprob_limit=LOGPROB_LIMITS[self.manifest.model.dtype])
@@ -64,13 +65,18 @@ class Loop:
         try:
             if self.metrics or (self.steps_done == 0 and self.manifest.run.eval_first):
                 self.conclude()
-            while self.steps_done < self.total_steps:
+            while not self.finished:
                 self.step()
                 self.conclude()
-        except StopRequested:
+        except (StopRequested, NoSpreadError):
             self.save()
             raise
         self.save()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step is done, or every prompt used up in place of others."""
+        return self.steps_done >= self.total_steps or self.collector.sampler.done
 
     def step(self) -> None:
         """Sample, learn, and hand the new weights to the engines."""
@@ -83,66 +89,67 @@ class Loop:
         self.metrics["time/step_seconds"] = time.perf_counter() - start
 
     def collect(self) -> list[Group]:
-        """Sample and score the next prompts."""
-        step = self.sampler.next()
-        wanted = [
-            GroupRequest(
-                id=self.groups_asked + i,
-                prompt=self.prompts.prompts[index],
-                samples=self.manifest.rollout.samples_per_prompt,
-                sampling=self._sampling(),
-                visit=step.epoch,
-                want_logprobs=self.version == 0,
-            )
-            for i, index in enumerate(step.indices)
-        ]
-        self.groups_asked += len(wanted)
+        """Sample and score prompts until there is enough to train on."""
         with self.tracking.phase("generate"):
             self.workers.engines.wake()
             try:
-                groups = self.source.collect(wanted, self.tracking.progress)
+                groups, sampled, metrics = self.collector.collect(
+                    want_logprobs=self.plan.rollout_logprobs or not self._compared, progress=self.tracking.progress
+                )
             finally:
                 self.workers.engines.sleep()
-        self.metrics |= rollout_metrics(groups) | {"run/epoch": float(step.epoch)}
-        self.rollouts.write(self.steps_done + 1, groups)
+        self.metrics |= rollout_metrics(sampled) | metrics
+        self.rollouts.write(self.steps_done + 1, sampled)
         return groups
 
     def prepare(self, groups: Sequence[Group]) -> Batch:
-        """The batch with the columns that the estimator and the loss read."""
+        """The batch with the columns that the estimator and the losses read."""
         with self.tracking.phase("prepare"):
             batch = prepare.to_batch(groups)
             self.workers.policy.onload()
-            if "rollout_logprobs" in batch:
-                apart = compare_logprobs(batch, self.workers.policy)
-                self.metrics |= apart
-                if apart:
-                    nats = apart["rollout/logprob_difference_max"]
-                    self.tracking.message("info", f"engine and trainer agree: log-probs differ by at most {nats:.2g}")
-            batch = prepare.add_columns(batch, self.plan, self.manifest, self.workers.policy, self.workers.reference)
-        kl = self.manifest.algorithm.kl
-        if kl and "token_rewards" in batch:
-            self.metrics["reward/kl_to_reference"] = float(
-                -batch["token_rewards"].sum() / kl.coef / batch["loss_mask"].sum()
-            )
-        return batch
+            if not self._compared:
+                self._compare(batch)
+            batch = prepare.add_columns(batch, self.plan, self.workers)
+            if self.plan.rollout_logprobs:
+                self.metrics |= mismatch_metrics(batch)
+            if settings := self.manifest.algorithm.rollout_correction:
+                batch, metrics = correct(batch, settings)
+                self.metrics |= metrics
+            if self.kl_reward:
+                batch, metrics = self.kl_reward(batch)
+                self.metrics |= metrics
+            return batch
 
     def update(self, batch: Batch) -> None:
         """One optimizer step for each part of the batch; the weights after them are a new version."""
         seen: list[dict[str, float]] = []
-        parts = prepare.updates(batch, self.manifest, self.estimator)
+        parts = prepare.updates(batch, self.manifest, self.estimator, self.prepare_loss)
         with self.tracking.phase("update"):
             for done, part in enumerate(parts, start=1):
-                metrics = dict(self.workers.policy.forward_backward(part, self.plan.loss))
-                metrics |= {f"policy/{name}": value for name, value in self.workers.policy.optimizer_step().items()}
-                seen.append(metrics)
+                seen.append(self._learn(part))
                 self.tracking.progress(done, self.plan.updates_per_step)
-            self.workers.policy.offload()
+            for backend in (self.workers.critic, self.workers.policy):
+                if backend is not None:
+                    backend.offload()
         if not seen:
-            self.tracking.message("warning", f"step {self.steps_done + 1} trains on nothing: every sample was dropped")
+            self.tracking.message("warning", "the estimator dropped every sample: nothing was learnt in this step")
         self.metrics |= mean_metrics(seen)
         self.metrics["run/updates"] = float(len(seen))
         self.steps_done += 1
         self.version += 1
+
+    def _learn(self, part: Batch) -> dict[str, float]:
+        """An optimizer step of the critic, if there is one, and of the policy once the critic is warm."""
+        metrics: dict[str, float] = {}
+        critic, settings = self.workers.critic, self.manifest.critic
+        if critic is not None and settings is not None:
+            critic.onload()
+            metrics |= critic.forward_backward(part, ValueLossSpec(settings.value_clip))
+            metrics |= {f"critic/{name}": value for name, value in critic.optimizer_step().items()}
+            if self.steps_done < settings.warmup_steps:
+                return metrics
+        metrics |= self.workers.policy.forward_backward(part, self.plan.loss)
+        return metrics | {f"policy/{name}": value for name, value in self.workers.policy.optimizer_step().items()}
 
     def sync(self) -> None:
         """Give the engines the weights as they are now."""
@@ -181,15 +188,15 @@ class Loop:
             return
         with self.tracking.phase("save"):
             state = self._boundary | {"trackers": self.tracking.state()}
-            self.checkpoints.save(step, self.workers.policy.save, state)
+            self.checkpoints.save(step, self.workers.save, state)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beside the model and the optimizer; ``metrics`` are those not yet recorded."""
         return {
             "step": self.steps_done,
             "version": self.version,
-            "groups_asked": self.groups_asked,
-            "sampler": self.sampler.state(),
+            "collector": self.collector.state(),
+            "kl_reward": self.kl_reward.state() if self.kl_reward else None,
             "health": self.health.state(),
             "metrics": dict(self.metrics),
         }
@@ -197,10 +204,11 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint as if the run had never stopped."""
         state = checkpoint.state
-        self.workers.policy.load(checkpoint.path)
+        self.workers.load(checkpoint.path)
         self.steps_done, self.version = state["step"], state["version"]
-        self.groups_asked = state["groups_asked"]
-        self.sampler.restore(state["sampler"])
+        self.collector.restore(state["collector"])
+        if self.kl_reward:
+            self.kl_reward.restore(state["kl_reward"])
         self.health.restore(state["health"])
         self.metrics = dict(state["metrics"])
 
@@ -208,8 +216,7 @@ class Loop:
         run = self.manifest.run
         if self.steps_done == 0:
             return run.eval_first
-        last = self.steps_done == self.total_steps
-        return run.eval_every is not None and (last or self.steps_done % run.eval_every == 0)
+        return run.eval_every is not None and (self.finished or self.steps_done % run.eval_every == 0)
 
     def _record(self) -> None:
         """Log the metrics gathered since the last record, with times and speeds, and say what they mean."""
@@ -223,14 +230,11 @@ class Loop:
             self.tracking.message("warning", sentence)
         self.tracking.log(self.steps_done, metrics)
 
-    def _sampling(self) -> Sampling:
-        data, rollout = self.manifest.data, self.manifest.rollout
-        return Sampling(
-            max_tokens=data.max_response_tokens,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            min_tokens=rollout.min_tokens,
-            stop=tuple(rollout.stop),
-            ignore_eos=rollout.ignore_eos,
-        )
+    def _compare(self, batch: Batch) -> None:
+        """Engine against trainer, once a process. Metrics are those of the first step only: resuming must add none."""
+        self._compared = True
+        apart = compare_logprobs(batch, self.workers.policy)
+        self.metrics |= apart if self.version == 0 else {}
+        if apart:
+            nats = apart["rollout/logprob_difference_max"]
+            self.tracking.message("info", f"engine and trainer agree: log-probs differ by at most {nats:.2g}")

@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 from rlcore.data.batch import Batch
 from rlcore.data.loss_weights import loss_weights
 from rlcore.data.sample import Group, Sample, Segment
+from rlcore.errors import BrokenPluginError
 from rlcore.manifest.schema import Manifest
-from rlcore.plugins.interfaces import AdvantageEstimator, LossSpec, TrainBackend
+from rlcore.plugins.capabilities import batch_columns
+from rlcore.plugins.config import PluginRef
+from rlcore.plugins.interfaces import AdvantageEstimator, LossSpec
+from rlcore.plugins.loading import build, config_of
+from rlcore.runtime.workers import Workers
+
+UpdatePreparation = Callable[[Batch], Batch]
+"""What a policy loss does once over a whole update, before it is split over ranks and micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +30,16 @@ class StepPlan:
     updates_per_step: int
     """Optimizer steps on the samples of a full step."""
     old_logprobs: bool
-    """Only where a step has several updates; at the first update after sampling the ratio is 1 by construction."""
+    """Where a step has several updates or something else reads them; at the first update after sampling the ratio is 1
+    by construction."""
+    rollout_logprobs: bool
+    """Where they are compared with the trainer's at every step."""
     reference: bool
-    """Only where there is a KL term."""
+    """Where there is a KL term, or something else reads its log-probs."""
+    critic: bool
+    """Where the estimator reads values."""
+    greedy_baseline: bool
+    """Where the estimator reads the reward of a greedy sample of each prompt."""
     loss: LossSpec
 
     @classmethod
@@ -35,10 +50,17 @@ class StepPlan:
         updates = trainer.epochs_per_batch * -(-manifest.data.prompts_per_step // per_update)
         kl = algorithm.kl if algorithm.kl and algorithm.kl.coef > 0 else None
         assert algorithm.loss is not None, "the manifest is not resolved"
+        plugins = (algorithm.plugin("algorithm"), algorithm.loss.plugin("loss"))
+        read = batch_columns(need for plugin in plugins for need in config_of(plugin).needs())
+        corrects = algorithm.rollout_correction is not None
+        in_reward = kl is not None and kl.placement == "reward"
         return cls(
             updates_per_step=updates,
-            old_logprobs=updates > 1,
-            reference=kl is not None,
+            old_logprobs=updates > 1 or corrects or in_reward or "old_logprobs" in read,
+            rollout_logprobs=corrects or "rollout_logprobs" in read,
+            reference=kl is not None or "ref_logprobs" in read,
+            critic="values" in read,
+            greedy_baseline="baseline_reward" in read,
             loss=LossSpec(
                 policy=algorithm.loss.plugin("loss"),
                 kl_coef=kl.coef if kl and kl.placement == "loss" else 0.0,
@@ -52,7 +74,8 @@ class StepPlan:
 def to_batch(groups: Sequence[Group]) -> Batch:
     """All samples of the groups as one batch, with ``loss_mask``, ``group``, ``unit``, ``reward`` and the like.
 
-    ``rollout_logprobs`` is there if every sample has log-probs from its engine.
+    Each reward is a column of its own too, ``reward/NAME``. ``rollout_logprobs`` is there if every sample has log-probs
+    from its engine, ``baseline_reward`` if every group has a greedy sample.
     """
     samples = [sample for group in groups for sample in group.samples]
     sequences = [np.concatenate([s.tokens for s in sample.segments]) for sample in samples]
@@ -61,6 +84,9 @@ def to_batch(groups: Sequence[Group]) -> Batch:
         columns["rollout_logprobs"] = _flat(
             samples, lambda s: s.logprobs if s.logprobs is not None else np.zeros(len(s.tokens), np.float32)
         )
+    rows = {f"reward/{name}": [sample.rewards[name] for sample in samples] for name in samples[0].rewards}
+    if all(group.baseline for group in groups):
+        rows["baseline_reward"] = [group.baseline.reward for group in groups if group.baseline for _ in group.samples]
     return (
         Batch.from_sequences(sequences)
         .with_tokens(**columns)
@@ -69,7 +95,9 @@ def to_batch(groups: Sequence[Group]) -> Batch:
             unit=np.arange(len(samples), dtype=np.int64),
             reward=np.array([sample.reward for sample in samples], np.float32),
             truncated=np.array([sample.truncated for sample in samples], bool),
+            response_tokens=np.array([sample.response_tokens for sample in samples], np.int64),
             weight_version=np.array([sample.segments[-1].weight_version for sample in samples], np.int64),
+            **{name: np.array(column, np.float32) for name, column in rows.items()},
         )
     )
 
@@ -80,30 +108,43 @@ def _flat(samples: Sequence[Sample], value: Callable[[Segment], NDArray[np.float
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
-def add_columns(
-    batch: Batch, plan: StepPlan, manifest: Manifest, policy: TrainBackend, reference: TrainBackend | None
-) -> Batch:
-    """Add the log-probs that the plan asks for, and the KL that is taken off the reward."""
+def add_columns(batch: Batch, plan: StepPlan, workers: Workers) -> Batch:
+    """Add the log-probs and values that the plan asks for."""
     if plan.old_logprobs:
-        batch = batch.with_tokens(old_logprobs=policy.forward(batch, ["logprobs"])["logprobs"])
-    if reference is not None:
-        reference.onload()
-        batch = batch.with_tokens(ref_logprobs=reference.forward(batch, ["logprobs"])["logprobs"])
-        reference.offload()
-    kl = manifest.algorithm.kl
-    if kl and plan.reference and kl.placement == "reward":
-        from rlcore.torch.kl import kl_numpy
-
-        if "old_logprobs" not in batch:
-            batch = batch.with_tokens(old_logprobs=policy.forward(batch, ["logprobs"])["logprobs"])
-        divergence = kl_numpy(kl.estimator, batch["old_logprobs"], batch["ref_logprobs"])
-        # where, not times the mask: log-probs of masked tokens may be anything
-        batch = batch.with_tokens(token_rewards=np.where(batch["loss_mask"] > 0, -kl.coef * divergence, 0))
+        batch = batch.with_tokens(old_logprobs=workers.policy.forward(batch, ["logprobs"])["logprobs"])
+    if workers.reference is not None:
+        workers.reference.onload()
+        batch = batch.with_tokens(ref_logprobs=workers.reference.forward(batch, ["logprobs"])["logprobs"])
+        workers.reference.offload()
+    if workers.critic is not None:
+        workers.critic.onload()
+        batch = workers.critic.forward(batch, ["values"])
+        workers.critic.offload()
     return batch
 
 
-def updates(batch: Batch, manifest: Manifest, estimator: AdvantageEstimator) -> Iterator[Batch]:
-    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own.
+def update_preparation(loss: PluginRef) -> UpdatePreparation | None:
+    """The loss's ``prepare``, or None where it has none, as most. The loss is built for this, here in the controller:
+    a rank has a part of an update only.
+    """
+    prepare: UpdatePreparation | None = getattr(build(loss), "prepare", None)
+    if prepare is None:
+        return None
+
+    def checked(update: Batch) -> Batch:
+        prepared = prepare(update)
+        if not isinstance(prepared, Batch) or not np.array_equal(prepared.offsets, update.offsets):
+            raise BrokenPluginError(f"{loss}: prepare must return the update that it was given, with columns added")
+        return prepared
+
+    return checked
+
+
+def updates(
+    batch: Batch, manifest: Manifest, estimator: AdvantageEstimator, prepare_loss: UpdatePreparation | None = None
+) -> Iterator[Batch]:
+    """The batches of one step's optimizer steps, in order, each with advantages and loss weights of its own, and the
+    columns that the policy loss adds.
 
     There is none if the estimator drops every row.
     """
@@ -117,4 +158,5 @@ def updates(batch: Batch, manifest: Manifest, estimator: AdvantageEstimator) -> 
         for start in range(0, len(groups), per_update):
             part = batch.select(np.isin(batch["group"], groups[start : start + per_update]))
             weights = loss_weights(part, aggregate, max_response_tokens=manifest.data.max_response_tokens)
-            yield part.with_tokens(loss_weights=weights)
+            part = part.with_tokens(loss_weights=weights)
+            yield prepare_loss(part) if prepare_loss else part

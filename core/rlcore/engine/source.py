@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlcore.data.ids import sample_seed
@@ -21,7 +21,9 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """A group to be sampled. ``visit`` tells apart the times that a prompt comes round, so that each draws anew."""
+    """A group to be sampled. ``visit`` tells apart the times that a prompt comes round, so that each draws anew.
+    ``greedy_baseline`` asks for one more sample at temperature 0.
+    """
 
     id: int
     prompt: Prompt
@@ -29,6 +31,7 @@ class GroupRequest:
     sampling: Sampling
     visit: int
     want_logprobs: bool = False
+    greedy_baseline: bool = False
 
 
 class GroupSource(Protocol):
@@ -49,23 +52,23 @@ class LiveSource:
 
     def collect(self, wanted: Sequence[GroupRequest], progress: Progress) -> list[Group]:
         """Generate and score; engines must be awake. Whatever goes wrong, nothing stays in flight."""
-        episodes = {e.first().id: e for group in wanted for e in self._episodes(group)}
-        finished: dict[tuple[int, int], Sample] = {}
-        owner = {f"{group.id}/{i}": group for group in wanted for i in range(group.samples)}
+        members = {group.id: self._episodes(group) for group in wanted}
+        episodes = {episode.first().id: episode for group in members.values() for episode in group}
+        finished: dict[str, Sample] = {}
         try:
             self._engines.submit([episode.first() for episode in episodes.values()])
             while len(finished) < len(episodes):
                 over = self._advance(episodes)
-                for request_id, sample in zip(
-                    over, self._scorer.score([episodes[i].sample() for i in over]), strict=True
-                ):
-                    finished[owner[request_id].id, sample.index] = sample
+                finished |= zip(over, self._scorer.score([episodes[i].sample() for i in over]), strict=True)
                 progress(len(finished), len(episodes))
         finally:
             self._engines.abort_all()
-        return [
-            Group(group.id, group.prompt, [finished[group.id, i] for i in range(group.samples)]) for group in wanted
-        ]
+        groups = []
+        for group in wanted:
+            samples = [finished[episode.first().id] for episode in members[group.id]]
+            baseline = samples.pop() if group.greedy_baseline else None
+            groups.append(Group(group.id, group.prompt, samples, baseline))
+        return groups
 
     def _advance(self, episodes: dict[str, Episode]) -> list[str]:
         """Let the engines work; returns the ids of episodes that ended, and submits what the others ask next."""
@@ -80,20 +83,19 @@ class LiveSource:
         return over
 
     def _episodes(self, group: GroupRequest) -> list[Episode]:
-        prompt = group.prompt
-        return [
-            SingleTurn(
-                Request(
-                    id=f"{group.id}/{index}",
-                    group=str(group.id),
-                    tokens=prompt.tokens,
-                    sampling=group.sampling,
-                    seed=sample_seed(self._seed, prompt.id, group.visit, index, 0),
-                    want_logprobs=group.want_logprobs,
-                ),
-                prompt,
-                index,
-                self._tokenizer,
-            )
-            for index in range(group.samples)
-        ]
+        """The group's samples in the making, and the greedy one last if it is asked for."""
+        sampling = [group.sampling] * group.samples
+        if group.greedy_baseline:
+            sampling.append(replace(group.sampling, temperature=0.0))
+        return [self._episode(group, index, how) for index, how in enumerate(sampling)]
+
+    def _episode(self, group: GroupRequest, index: int, sampling: Sampling) -> Episode:
+        request = Request(
+            id=f"{group.id}/{index}",
+            group=str(group.id),
+            tokens=group.prompt.tokens,
+            sampling=sampling,
+            seed=sample_seed(self._seed, group.prompt.id, group.visit, index, 0),
+            want_logprobs=group.want_logprobs,
+        )
+        return SingleTurn(request, group.prompt, index, self._tokenizer)

@@ -11,15 +11,12 @@ from rlcore.data.sample import Group
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, lengths and spread of the sampled groups.
-
-    A group has no spread when all its rewards are equal to within float32 noise; nothing can be learnt from it.
-    """
+    """Rewards, lengths and spread of the sampled groups."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = np.array([sample.reward for sample in samples])
     tokens = np.array([sample.response_tokens for sample in samples])
     prompts = np.array([len(group.prompt.tokens) for group in groups])
-    flat = [np.ptp([s.reward for s in group.samples]) <= 1e-6 for group in groups]
+    flat = [not has_spread([sample.reward for sample in group.samples]) for group in groups]
     metrics = {
         "reward/mean": rewards.mean(),
         "reward/std": rewards.std(),
@@ -40,6 +37,11 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
             named[f"reward/{name}"].append(value)
     metrics |= {name: np.mean(values) for name, values in named.items()}
     return {name: float(value) for name, value in metrics.items()}
+
+
+def has_spread(rewards: Sequence[float]) -> bool:
+    """Whether the rewards of a group differ by more than float32 noise; from equal ones nothing can be learnt."""
+    return bool(np.ptp(rewards) > 1e-6 * max(1.0, float(np.abs(rewards).max())))
 
 
 def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 
 from rlcore.manifest.layers import looks_like_path
@@ -11,11 +12,15 @@ from rlcore.manifest.nodes import KeyPath, Problem
 from rlcore.manifest.schema import Manifest
 from rlcore.manifest.sections import kind_at
 from rlcore.manifest.validate import Validation, is_trust_key
-from rlcore.plugins.capabilities import missing
+from rlcore.plugins.capabilities import batch_columns, missing
+from rlcore.plugins.config import AlgorithmConfig
 from rlcore.plugins.discovery import find_plugins
+from rlcore.plugins.interfaces import AlgorithmContext
 
 # Columns that every batch has; the others depend on the manifest.
-_ALWAYS = ("reward", "group", "unit", "truncated", "weight_version", "loss_mask")
+_ALWAYS = ("reward", "group", "unit", "truncated", "response_tokens", "weight_version", "loss_mask")
+# Columns that are computed where something reads them, whatever the manifest says.
+_ON_DEMAND = ("old_logprobs", "ref_logprobs", "rollout_logprobs", "baseline_reward")
 DATA_SUFFIXES = (".parquet", ".jsonl")
 
 Check = Callable[[Validation, Manifest], Iterator[Problem]]
@@ -52,16 +57,15 @@ def _asks_for_trust(text: str) -> bool:
     )
 
 
-def _provided(manifest: Manifest) -> dict[str, frozenset[str]]:
+def _provided(state: Validation, manifest: Manifest) -> dict[str, frozenset[str]]:
     """What the loop brings into the run as the manifest has it."""
-    data, trainer, kl = manifest.data, manifest.trainer, manifest.algorithm.kl
-    columns = set(_ALWAYS)
-    roles = {"role:policy"}
+    kl = manifest.algorithm.kl
+    columns = {*_ALWAYS, *_ON_DEMAND} | ({"values"} if manifest.critic is not None else set())
+    roles = {"role:policy"} | ({"role:critic"} if manifest.critic is not None else set())
     if kl is not None and kl.coef:
-        columns |= {"ref_logprobs"} | ({"old_logprobs", "token_rewards"} if kl.placement == "reward" else set())
+        columns |= {"token_rewards"} if kl.placement == "reward" else set()
+    if _reference_used(state, manifest):
         roles |= {"role:reference"}
-    if trainer.epochs_per_batch > 1 or (trainer.prompts_per_update or data.prompts_per_step) < data.prompts_per_step:
-        columns |= {"old_logprobs"}
     groups = {"groups"} if manifest.rollout.samples_per_prompt > 1 else set()
     return {"core": frozenset({f"batch:{name}" for name in columns} | roles | groups)}
 
@@ -73,8 +77,23 @@ def _names(told: object) -> frozenset[str]:
     return frozenset(told)
 
 
+def _needs(state: Validation) -> frozenset[str]:
+    """What the estimator and the policy loss need. One that can't be asked is reported by ``_capabilities``."""
+    found: set[str] = set()
+    for path in (("algorithm",), ("algorithm", "loss")):
+        if path in state.configs:
+            with suppress(Exception):
+                found |= state.configs[path].needs()
+    return frozenset(found)
+
+
+def _reference_used(state: Validation, manifest: Manifest) -> bool:
+    kl = manifest.algorithm.kl
+    return (kl is not None and kl.coef > 0) or "ref_logprobs" in batch_columns(_needs(state))
+
+
 def _capabilities(state: Validation, manifest: Manifest) -> Iterator[Problem]:
-    provides = _provided(manifest)
+    provides = _provided(state, manifest)
     needs: dict[KeyPath, tuple[str, frozenset[str]]] = {}
     for path, config in state.configs.items():
         use = state.root.get(*path, "use")
@@ -102,13 +121,40 @@ def _algorithm(state: Validation, manifest: Manifest) -> Iterator[Problem]:
         yield state.problem(("algorithm", "loss"), f"is needed, as {brings}; installed: {names or 'none'}")
     if manifest.algorithm.aggregate is None:
         yield state.problem(("algorithm", "aggregate"), f"is needed, as {brings}; token-mean is a common one")
+    config = state.configs.get(("algorithm",))
+    if isinstance(config, AlgorithmConfig):
+        try:
+            conflicts = dict(config.conflicts(AlgorithmContext.of(manifest)))
+        except Exception as error:  # noqa: BLE001 - a plugin's own code
+            message = f"algorithm {manifest.algorithm.use}: asking what its options conflict with failed: {error!r}"
+            yield state.problem(("algorithm", "use"), message)
+            return
+        for option, message in conflicts.items():
+            yield state.problem(("algorithm", option), message)
 
 
-def _reference(state: Validation, manifest: Manifest) -> Iterator[Problem]:
-    kl = manifest.algorithm.kl
-    if manifest.reference is not None and (kl is None or not kl.coef):
+def _dynamic_sampling(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    section = manifest.algorithm.dynamic_sampling
+    if section is None:
+        return
+    name = section.filter_on
+    if name is not None and name not in manifest.rewards:
+        message = f"there is no reward {name!r}; the rewards are: {', '.join(manifest.rewards)}"
+        yield state.problem(("algorithm", "dynamic_sampling", "filter_on"), message)
+    if manifest.rollout.samples_per_prompt == 1:
+        message = "one sample of a prompt has no spread, so every group would be dropped; set 2 or more"
+        yield state.problem(("rollout", "samples_per_prompt"), message)
+
+
+def _roles(state: Validation, manifest: Manifest) -> Iterator[Problem]:
+    if not state.defaults_known:
+        return
+    if manifest.reference is not None and not _reference_used(state, manifest):
         message = "nobody uses a reference model without a KL term; set algorithm.kl, or remove this section"
         yield state.problem(("reference",), message)
+    if manifest.critic is not None and "batch:values" not in _needs(state):
+        message = f"nobody uses a critic: algorithm {manifest.algorithm.use} reads no values; remove this section"
+        yield state.problem(("critic",), message)
 
 
 def _sizes(state: Validation, manifest: Manifest) -> Iterator[Problem]:
@@ -117,7 +163,15 @@ def _sizes(state: Validation, manifest: Manifest) -> Iterator[Problem]:
         message = f"must be at most data.prompts_per_step ({data.prompts_per_step}), got {trainer.prompts_per_update}"
         yield state.problem(("trainer", "prompts_per_update"), message)
     longest = data.max_prompt_tokens + data.max_response_tokens
-    for name, section in (("trainer", trainer), ("reference", manifest.reference)):
+    # Both sequences of a pair are in one pass, where the policy learns from their difference.
+    pair = 2 * longest if "pairs" in _needs(state) else 0
+    if longest <= trainer.tokens_per_micro_batch < pair:
+        message = (
+            f"must hold a pair of the longest sequences, as the loss compares them: 2 × (data.max_prompt_tokens + "
+            f"data.max_response_tokens) = {pair}, got {trainer.tokens_per_micro_batch}"
+        )
+        yield state.problem(("trainer", "tokens_per_micro_batch"), message)
+    for name, section in (("trainer", trainer), ("reference", manifest.reference), ("critic", manifest.critic)):
         if section is not None and section.tokens_per_micro_batch < longest:
             message = (
                 f"must hold the longest sequence, as none is ever split: data.max_prompt_tokens + "
@@ -234,5 +288,15 @@ def _warn_context(state: Validation, manifest: Manifest) -> Iterator[Problem]:
         yield state.problem(("data", "max_response_tokens"), message)
 
 
-_CHECKS: tuple[Check, ...] = (_capabilities, _algorithm, _reference, _sizes, _evaluation, _trackers, _files, _model)
+_CHECKS: tuple[Check, ...] = (
+    _capabilities,
+    _algorithm,
+    _dynamic_sampling,
+    _roles,
+    _sizes,
+    _evaluation,
+    _trackers,
+    _files,
+    _model,
+)
 _WARNINGS: tuple[Check, ...] = (_warn_filters, _warn_data, _warn_kl, _warn_model, _warn_context)

@@ -36,7 +36,7 @@ def plan_rows(loaded: LoadedManifest) -> list[tuple[str, str]]:
         ("updates", _updates(manifest, step)),
         ("samples", _samples(manifest)),
         ("evaluation", _evaluation(manifest, _count_rows(loaded, "val"))),
-        ("models", "policy and reference" if step.reference else "policy"),
+        ("models", _models(step)),
         *_memory(manifest, step),
         *(("skipped", sentence) for sentence in _skipped(manifest, step)),
     ]
@@ -117,6 +117,11 @@ def _memory(manifest: Manifest, step: StepPlan) -> list[tuple[str, str]]:
     return [("parameters", f"{shape.parameters:,}"), ("memory", total)]
 
 
+def _models(step: StepPlan) -> str:
+    others = [name for name, held in (("reference", step.reference), ("critic", step.critic)) if held]
+    return ", ".join(["policy", *others[:-1]]) + "".join(f" and {name}" for name in others[-1:])
+
+
 def _skipped(manifest: Manifest, step: StepPlan) -> list[str]:
     sentences = []
     if not step.reference:
@@ -124,6 +129,9 @@ def _skipped(manifest: Manifest, step: StepPlan) -> list[str]:
     kl = manifest.algorithm.kl
     if not step.old_logprobs and not (step.reference and kl and kl.placement == "reward"):
         sentences.append("log-probs before the update: one update per rollout, so the ratio is 1 by construction")
-    sentences.append("log-probs from the engine: nothing reads them after they were compared once with the trainer's")
-    sentences.append("critic: the estimator reads no values")
+    if not step.rollout_logprobs:
+        compared = "nothing reads them after they were compared once with the trainer's"
+        sentences.append(f"log-probs from the engine: {compared}")
+    if not step.critic:
+        sentences.append("critic: the estimator reads no values")
     return sentences

@@ -142,6 +142,17 @@ class TrainerSection(PluginSection):
     """What waits in host memory while it is not in use."""
 
 
+class CriticSection(TrainerSection):
+    """How the critic is trained, for estimators that read values. It has a trainer's keys, and its own."""
+
+    path: str | None = None
+    """Model that the critic starts from, with a value head in place of its own; null is model.path."""
+    value_clip: PositiveFloat | None = 0.5
+    """How far an update may move a value from what it was; null doesn't limit it."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps at the start in which only the critic is trained."""
+
+
 class RolloutSection(PluginSection):
     """How samples are generated for training."""
 
@@ -168,8 +179,36 @@ class KlSection(Section):
     """As a term of the loss, or taken off the reward of each token."""
     coef: NonNegativeFloat
     """Weight of the KL term."""
-    estimator: Literal["k1", "k2", "k3", "abs"] = "k3"
+    estimator: Literal["k1", "k2", "k3", "k3+", "abs"] = "k3"
     """How KL is estimated from one token's log-ratio (docs/losses.md)."""
+    target: PositiveFloat | None = None
+    """Adapt coef so that KL per sample goes here (in: reward only); null keeps it fixed."""
+    horizon: PositiveInt = 10000
+    """Samples over which an adaptive coef moves towards its target."""
+
+
+class DynamicSamplingSection(Section):
+    """Only groups with spread are trained on; others are dropped, and more prompts are sampled in their place."""
+
+    filter_on: str | None = None
+    """Name of the reward whose spread counts; null is the first one. Never the shaped sum."""
+    max_generation_rounds: PositiveInt = 10
+    """Waves of generation in one step, the first one included."""
+    when_short: Literal["stop", "train"] = "stop"
+    """After the last wave with too few groups: end the run in order, or train on what there is."""
+
+
+class RolloutCorrectionSection(Section):
+    """Importance weights for what the engine sampled with other probabilities than the trainer's."""
+
+    level: Literal["token", "sequence"] = "token"
+    """One weight for each token, or one for a whole sample: the product over its tokens."""
+    mode: Literal["truncate", "mask"] = "truncate"
+    """Weights above cap are cut to it; or tokens (samples) whose weight is outside [floor, cap] don't train."""
+    cap: PositiveFloat = 2.0
+    """Largest weight."""
+    floor: NonNegativeFloat = 0.0
+    """Smallest weight that trains, where mode is mask."""
 
 
 class AlgorithmSection(PluginSection):
@@ -185,6 +224,10 @@ class AlgorithmSection(PluginSection):
     """KL term against the reference model; null holds no reference model."""
     entropy_coef: float = 0.0
     """Weight of an entropy bonus in the loss."""
+    dynamic_sampling: DynamicSamplingSection | None = None
+    """Replace groups without spread; null trains on every group."""
+    rollout_correction: RolloutCorrectionSection | None = None
+    """Importance weights between engine and trainer; null trusts the engine's probabilities."""
 
 
 class RewardSection(PluginSection):
@@ -264,6 +307,8 @@ class Manifest(Section):
     """How the policy is trained."""
     reference: TrainerSection | None = None
     """Settings of the reference model where a KL term needs one; left out, those of trainer."""
+    critic: CriticSection | None = None
+    """How the critic is trained, where the estimator reads values."""
     rollout: RolloutSection
     """How samples are generated."""
     algorithm: AlgorithmSection

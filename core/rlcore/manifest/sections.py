@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PLUGIN_SECTIONS: Mapping[KeyPath, Kind] = {
     ("trainer",): "trainer",
     ("reference",): "trainer",
+    ("critic",): "trainer",
     ("rollout",): "rollout",
     ("algorithm",): "algorithm",
     ("algorithm", "loss"): "loss",

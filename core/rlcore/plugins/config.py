@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from rlcore.plugins.kinds import GROUPS as GROUPS
 from rlcore.plugins.kinds import Kind as Kind
+
+if TYPE_CHECKING:
+    from rlcore.plugins.interfaces import AlgorithmContext
 
 
 class PluginConfig(BaseModel):
@@ -40,6 +43,10 @@ class AlgorithmConfig(PluginConfig):
 
     def defaults(self) -> Mapping[str, Any]:
         """Values for keys of the ``algorithm`` section that the manifest leaves out, such as ``{"loss": "clip"}``."""
+        return {}
+
+    def conflicts(self, context: AlgorithmContext) -> Mapping[str, str]:
+        """What is wrong between these options and the rest of the manifest, by option; checked before a run starts."""
         return {}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlcore.data.tokenizer import Tokenizer
-    from rlcore.manifest.schema import ModelSection, TrainerSection
+    from rlcore.manifest.schema import Manifest, ModelSection, TrainerSection
     from rlcore.torch.losses import LossInputs, LossOutput
 
 Metrics = Mapping[str, float]
@@ -67,9 +67,20 @@ class LossSpec:
 
     policy: PluginRef
     kl_coef: float = 0.0
-    kl_estimator: Literal["k1", "k2", "k3", "abs"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "k3+", "abs"] = "k3"
     entropy_coef: float = 0.0
     entropy: bool = False
+
+
+@dataclass(frozen=True)
+class ValueLossSpec:
+    """The loss of a critic's update: ``Σ_t w_t ½ max((v − G)², (clip(v, v_old ± value_clip) − G)²)``.
+
+    v is the critic's value now, v_old the batch's ``values``, G its ``returns``. Schulman's baselines implementation
+    of PPO; without ``value_clip`` the plain squared error.
+    """
+
+    value_clip: float | None = None
 
 
 class TrainBackend(ABC):
@@ -84,7 +95,7 @@ class TrainBackend(ABC):
         """The batch with the token columns in ``want`` ("logprobs", "entropy", "values") added; no gradients."""
 
     @abstractmethod
-    def forward_backward(self, batch: Batch, loss: LossSpec) -> Metrics:
+    def forward_backward(self, batch: Batch, loss: LossSpec | ValueLossSpec) -> Metrics:
         """Add the gradient of the loss over the batch, in packed micro-batches. Metrics are the whole batch's."""
 
     @abstractmethod
@@ -197,6 +208,17 @@ class AlgorithmContext:
     samples_per_prompt: int
     max_response_tokens: int
     seed: int
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> AlgorithmContext:
+        """What this manifest says."""
+        return cls(
+            samples_per_prompt=manifest.rollout.samples_per_prompt,
+            max_response_tokens=manifest.data.max_response_tokens,
+            seed=manifest.run.seed,
+            reward_weights={name: reward.weight for name, reward in manifest.rewards.items()},
+        )
 
 
 class AdvantageEstimator(Protocol):
@@ -214,9 +236,9 @@ class AdvantageEstimator(Protocol):
 class PolicyLoss(Protocol):
     """A pure torch function of one packed micro-batch: a loss per live token, and metrics per live token.
 
-    Weights, KL and entropy are the core's business. It may have ``prepare(batch) -> Batch``, run once over a whole
-    update, for statistics that must not depend on the split into micro-batches, and ``ignores_advantages = True``,
-    if the batch needs no advantages.
+    Weights, KL and entropy are the core's business. It may have ``prepare(batch) -> Batch``, for statistics that must
+    not depend on the split into micro-batches and over ranks: numpy, run once over a whole update where the controller
+    is, before the update's first forward pass. And ``ignores_advantages = True``, if the batch needs no advantages.
     """
 
     def __call__(self, inputs: LossInputs) -> LossOutput:

@@ -55,6 +55,11 @@ def config_class(kind: Kind, name: str) -> type[PluginConfig]:
     return load(kind, name).config
 
 
+def config_of(ref: PluginRef) -> PluginConfig:
+    """The plugin's options, validated. Raises what ``build`` does before it calls the hook."""
+    return _validated(load(ref.kind, ref.name), ref)
+
+
 def build(ref: PluginRef, context: object | None = None) -> Any:
     """What the plugin's hook returns for these options: a ``Reward``, a ``TrainBackend``, ….
 
@@ -62,11 +67,7 @@ def build(ref: PluginRef, context: object | None = None) -> Any:
     rlcore's own that the hook raises, with the plugin's name in front.
     """
     plugin = load(ref.kind, ref.name)
-    try:
-        config = plugin.config.model_validate(dict(ref.options))
-    except ValidationError as error:
-        raise PluginError(f"{plugin.who}: {_bad_options(error, plugin.config)}") from error
-    given = {"config": config, "context": context}
+    given = {"config": _validated(plugin, ref), "context": context}
     arguments = {name: given[name] for name in inspect.signature(plugin.hook).parameters}
     try:
         product = plugin.hook(**arguments)
@@ -78,6 +79,13 @@ def build(ref: PluginRef, context: object | None = None) -> Any:
     if problem := check_product(ref.kind, product):
         raise PluginError(f"{plugin.who}: {problem}")
     return product
+
+
+def _validated(plugin: Plugin, ref: PluginRef) -> PluginConfig:
+    try:
+        return plugin.config.model_validate(dict(ref.options))
+    except ValidationError as error:
+        raise PluginError(f"{plugin.who}: {_bad_options(error, plugin.config)}") from error
 
 
 def load(kind: Kind, name: str, *, ready: bool = True) -> Plugin:

@@ -8,9 +8,11 @@ from typing import Any
 
 from rlcore.data.prompts import load_prompt_set
 from rlcore.data.sampler import PromptSampler
+from rlcore.engine.collect import Collector
 from rlcore.engine.evaluate import Evaluation
+from rlcore.engine.kl_reward import KlReward
 from rlcore.engine.loop import Loop
-from rlcore.engine.prepare import StepPlan
+from rlcore.engine.prepare import StepPlan, update_preparation
 from rlcore.engine.scoring import Scorer
 from rlcore.engine.source import LiveSource
 from rlcore.engine.stopping import Stopping
@@ -42,10 +44,11 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
     prompts = load_prompt_set(manifest, "train", tokenizer)
     val = load_prompt_set(manifest, "val", tokenizer) if manifest.data.val else None
     sampler = _sampler(manifest, len(prompts.prompts))
-    plan = StepPlan.of(manifest)
+    plan, kl = StepPlan.of(manifest), manifest.algorithm.kl
     total_steps = min(sampler.total_steps, manifest.run.max_steps or sampler.total_steps)
     scorer = Scorer(manifest.rewards)
-    estimator = build(manifest.algorithm.plugin("algorithm"), _algorithm_context(manifest))
+    estimator = build(manifest.algorithm.plugin("algorithm"), AlgorithmContext.of(manifest))
+    prepare_loss = update_preparation(plan.loss.policy)
     with Stopping() as stopping, _open_folder(manifest, resume, overwrite) as folder:
         checkpoints = CheckpointStore(folder.checkpoints, manifest.run.keep_checkpoints)
         notices = [f"{warning}" for warning in loaded.warnings]
@@ -63,16 +66,16 @@ def launch(loaded: LoadedManifest, *, resume: str | bool = False, overwrite: boo
                 manifest=manifest,
                 plan=plan,
                 workers=workers,
-                source=source,
+                collector=Collector(manifest, prompts, sampler, source, plan.greedy_baseline),
                 estimator=estimator,
-                prompts=prompts,
-                sampler=sampler,
+                kl_reward=KlReward(kl) if kl and kl.coef and kl.placement == "reward" else None,
                 evaluation=Evaluation(manifest, val.prompts, source) if val else None,
                 tracking=tracking,
                 checkpoints=checkpoints,
                 rollouts=RolloutStore(folder.rollouts, manifest.run.keep_rollouts),
                 stopping=stopping,
                 total_steps=total_steps,
+                prepare_loss=prepare_loss,
             )
             if checkpoint:
                 loop.restore(checkpoint)
@@ -131,14 +134,6 @@ def _start_tracking(
     )
     refs = [tracker.plugin("tracker") for tracker in manifest.run.trackers]
     return Tracking.start(refs, context, checkpoint.state["trackers"] if checkpoint else {})
-
-
-def _algorithm_context(manifest: Manifest) -> AlgorithmContext:
-    return AlgorithmContext(
-        samples_per_prompt=manifest.rollout.samples_per_prompt,
-        max_response_tokens=manifest.data.max_response_tokens,
-        seed=manifest.run.seed,
-    )
 
 
 def _sources(loaded: LoadedManifest) -> dict[str, str]:

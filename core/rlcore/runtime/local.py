@@ -30,10 +30,14 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
     from rlcore.torch.weights import open_channel
 
     def backend(role: Role) -> TrainBackend:
-        train = manifest.reference if role == "reference" and manifest.reference else manifest.trainer
+        own = {"policy": manifest.trainer, "reference": manifest.reference, "critic": manifest.critic}[role]
+        train = own or manifest.trainer
+        model = manifest.model
+        if role == "critic" and manifest.critic and manifest.critic.path:
+            model = model.model_copy(update={"path": manifest.critic.path})
         context = TrainContext(
             role=role,
-            model=manifest.model,
+            model=model,
             train=train,
             temperature=manifest.rollout.temperature,
             total_updates=total_updates,
@@ -45,6 +49,7 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
 
     policy = backend("policy")
     reference = backend("reference") if plan.reference else None
+    critic = backend("critic") if plan.critic else None
     ref: PluginRef = manifest.rollout.plugin("rollout")
     engine = build(
         ref,
@@ -56,4 +61,4 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
             seed=manifest.run.seed,
         ),
     )
-    return Workers(policy, reference, EngineGroup([engine]), lambda: [open_channel(policy)])
+    return Workers(policy, reference, critic, EngineGroup([engine]), lambda: [open_channel(policy)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlcore.engine.engine_group import EngineGroup
 from rlcore.plugins.interfaces import TrainBackend, WeightReceiver
@@ -18,6 +19,7 @@ class Workers:
 
     policy: TrainBackend
     reference: TrainBackend | None
+    critic: TrainBackend | None
     engines: EngineGroup
     open_channel: Callable[[], Sequence[WeightReceiver]]
 
@@ -25,9 +27,21 @@ class Workers:
         """Give every engine the policy's weights as they are now."""
         self.engines.receive_weights(self.open_channel(), version)
 
+    def save(self, folder: Path) -> None:
+        """Write what a resumed run loads: the policy, and the critic in a folder of its own."""
+        self.policy.save(folder)
+        if self.critic is not None:
+            self.critic.save(folder / "critic")
+
+    def load(self, folder: Path) -> None:
+        """Restore what ``save`` wrote."""
+        self.policy.load(folder)
+        if self.critic is not None:
+            self.critic.load(folder / "critic")
+
     def close(self) -> None:
         """Release processes and memory; engines first, since they may borrow the policy's weights."""
         self.engines.close()
-        for backend in (self.reference, self.policy):
+        for backend in (self.reference, self.critic, self.policy):
             if backend is not None:
                 backend.close()

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from rlcore.errors import ModelError, RunFolderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import torch
     from torch import Tensor
@@ -34,8 +34,9 @@ def is_folder(path: str) -> bool:
     return path.startswith((".", "/", "~")) or Path(path).is_dir()
 
 
-def model_folder(section: ModelSection) -> Path:
-    """The folder of a model: the one that its path names, or the hub's cache with everything but weights in it.
+def model_folder(section: ModelSection, *, weights: bool = False) -> Path:
+    """The folder of a model: the one that its path names, or the hub's cache with everything but weights in it, or with
+    ``weights`` those too.
 
     Raises ModelError for a folder that is missing or has no config.json, and an id that can't be fetched.
     """
@@ -48,7 +49,7 @@ def model_folder(section: ModelSection) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
         try:
-            patterns = [f"*{suffix}" for suffix in _COPIED]
+            patterns = [f"*{suffix}" for suffix in (*_COPIED, *([".safetensors"] if weights else []))]
             folder = Path(snapshot_download(section.path, revision=section.revision, allow_patterns=patterns))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
             raise ModelError(f"model.path: {section.path!r} is no folder here and can't be fetched: {error}") from error
@@ -89,13 +90,17 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a model folder by name, one at a time, on the CPU. Raises ModelError for files that are cut."""
+def read_weights(folder: Path, names: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a model folder (or those of these names) by name, one at a time, on the CPU.
+
+    Raises ModelError for files that are cut.
+    """
     for file in weight_files(folder):
         try:
             with safe_open(file, "pt") as weights:
                 for name in weights.keys():  # noqa: SIM118 - no mapping
-                    yield name, weights.get_tensor(name)
+                    if names is None or name in names:
+                        yield name, weights.get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"{file} is no whole safetensors file: {error}") from error
 
@@ -107,16 +112,17 @@ def write_model_folder(
     source: Path,
     dtype: torch.dtype,
     shard_bytes: int = SHARD_BYTES,
+    config: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a Hugging Face folder: ``weights`` in ``dtype``, all else (config, tokenizer, template) as in ``source``.
 
-    Tied weights must come once. Holds one file's tensors in memory. Raises RunFolderError for a folder that holds
-    something.
+    ``config`` holds keys of config.json that are set to something else. Tied weights must come once. Holds one file's
+    tensors in memory. Raises RunFolderError for a folder that holds something.
     """
     if folder.exists() and any(folder.iterdir()):
         raise RunFolderError(f"{folder} holds something already; name an empty or new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    _copy_rest(source, folder, dtype)
+    _copy_rest(source, folder, dtype, config or {})
     files: list[dict[str, int]] = []
     shard: dict[str, Tensor] = {}
 
@@ -156,8 +162,8 @@ def _name_files(folder: Path, files: list[dict[str, int]]) -> None:
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _copy_rest(source: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Copy what is no weight, with the dtype in config.json set to that of the weights."""
+def _copy_rest(source: Path, folder: Path, dtype: torch.dtype, changes: Mapping[str, Any]) -> None:
+    """Copy what is no weight, with the dtype in config.json set to that of the weights, and what else changes there."""
     for file in sorted(source.iterdir()):
         if file.is_file() and file.suffix in _COPIED and not file.name.endswith(".index.json"):
             shutil.copyfile(file, folder / file.name)
@@ -165,5 +171,5 @@ def _copy_rest(source: Path, folder: Path, dtype: torch.dtype) -> None:
         shutil.copytree(source / "additional_chat_templates", folder / "additional_chat_templates")
     config: dict[str, Any] = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)  # the name that transformers 4 gave it
-    config["dtype"] = str(dtype).removeprefix("torch.")
+    config |= {"dtype": str(dtype).removeprefix("torch."), **changes}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

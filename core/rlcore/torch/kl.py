@@ -7,6 +7,7 @@ With d = log π − log π_ref at a token drawn from π (John Schulman, "Approxi
 ``abs``   |d|               biased, never negative
 ``k2``    d² / 2            biased, never negative; its gradient is that of KL on average (on-policy)
 ``k3``    e^(−d) + d − 1    unbiased, never negative; its gradient is that of KL(π_ref ‖ π) on average
+``k3+``   e^(−d) + d − 1    the value of ``k3`` with the gradient of ``k2`` (straight-through)
 ========  ================  ==========================================================================
 
 One table serves both: the functions that it calls are named alike in torch and numpy. Importing this needs no torch.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-KlEstimator = Literal["k1", "k2", "k3", "abs"]
+KlEstimator = Literal["k1", "k2", "k3", "k3+", "abs"]
 
 MAX_LOG_RATIO = 20.0
 """Bound of a log-ratio before ``exp``: e^20 is 4.9e8, far past any ratio that training should follow, and its square
@@ -43,6 +44,7 @@ _FORMULAS: Mapping[str, Callable[[Any, Any], Any]] = {
     "abs": lambda xp, d: xp.abs(d),
     "k2": lambda xp, d: d * d / 2,
     "k3": _k3,
+    "k3+": _k3,
 }
 
 
@@ -50,7 +52,12 @@ def kl(estimator: KlEstimator, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor
     """The estimate at each token, float32[L]; ``logprobs`` and ``ref_logprobs`` float32[L]. Differentiable."""
     import torch
 
-    return _formula(estimator)(torch, logprobs - ref_logprobs)  # type: ignore[no-any-return]
+    difference = logprobs - ref_logprobs
+    value: Tensor = _formula(estimator)(torch, difference)
+    if estimator != "k3+":
+        return value
+    carrier = difference * difference / 2
+    return carrier + (value - carrier).detach()
 
 
 def kl_numpy(

@@ -24,7 +24,9 @@ class LossInputs:
 
     ``logprobs`` carries gradient. ``old_logprobs`` are those of the policy that the ratio is taken against; on the
     first update of a rollout they are ``logprobs`` themselves, detached. ``segments`` int64[L] is the sequence of each
-    token (0 … S−1) and ``extras`` holds the columns that the loss's config names, those of its ``prepare`` included.
+    token (0 … S−1), ``units`` int64[L] the unit of that sequence (0 … S−1; all sequences of a unit are here; None where
+    each is one by itself), and ``extras`` holds the columns that the loss's config names, those of its ``prepare``
+    included.
     """
 
     logprobs: Tensor
@@ -34,6 +36,7 @@ class LossInputs:
     segments: Tensor
     sequences: int
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    units: Tensor | None = None
 
     @property
     def log_ratio(self) -> Tensor:

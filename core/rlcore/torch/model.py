@@ -1,4 +1,7 @@
-"""A Hugging Face causal language model that is run on packed sequences and gives log-probs, never logits."""
+"""A Hugging Face causal language model that is run on packed sequences and gives log-probs, never logits.
+
+Or, with a value head in place of its own, values: a critic.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlcore.errors import ModelError
 from rlcore.torch.attention import PACKED
-from rlcore.torch.folder import is_folder, model_folder
+from rlcore.torch.folder import is_folder, model_folder, read_weights
 from rlcore.torch.logprobs import token_logprobs
 from rlcore.torch.packing import Packing
 
@@ -25,6 +28,10 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Names of dtypes in manifests and weight specs."""
+
+VALUE_HEAD = "score"
+"""Name of a critic's value head: ``score.weight`` [1, D] and ``score.bias`` [1], as in transformers'
+``…ForTokenClassification``."""
 
 # Configuration keys that change logits after the head; the probe below would notice, this names the cause.
 _LOGIT_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -69,8 +76,70 @@ def load_model(
     Before it is returned, its packed log-probs of two short sequences are compared with those that the model itself
     gives for each alone, so that an architecture that packing would change is refused and never trained wrongly.
 
-    Raises ModelError, as ``read_config``, and for weights that are missing or don't fit.
+    Raises ModelError, as ``read_config``, for weights that are missing or don't fit, and for a critic's folder.
     """
+    model, missing, unexpected = _read(section, dtype, device)
+    if f"{VALUE_HEAD}.weight" in unexpected:
+        raise ModelError(
+            f"model.path: {section.path!r} is a critic or reward model: it has {VALUE_HEAD}.weight and no output head"
+        )
+    _refuse_missing(section, missing)
+    _probe(model)
+    return cast("nn.Module", model)
+
+
+def load_critic(
+    section: ModelSection, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """The model with a value head, a float32 ``Linear(D, 1)`` named ``score``, in place of its output head.
+
+    The folder may be a language model's, a critic's that was saved, or a reward model's (one label). Where it has no
+    ``score``, weight and bias are 0: the first values are 0 and not noise, so the first advantages are those of the
+    rewards alone, and nothing has to be drawn alike on all ranks. The backbone's gradient is 0 until the head has
+    moved, that is for the first update.
+
+    Raises ModelError, as ``load_model``, and for a ``score`` with several labels.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # a report of weights that we look after
+    try:
+        model, missing, unexpected = _read(section, dtype, device)
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    output = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    _refuse_missing(section, [name for name in missing if name != f"{output}.weight"])
+    _probe(model)
+    hidden = model.get_output_embeddings().in_features
+    head = nn.Linear(hidden, 1, device=device)
+    saved = {name for name in (f"{VALUE_HEAD}.weight", f"{VALUE_HEAD}.bias") if name in unexpected}
+    found = dict(read_weights(model_folder(section, weights=True), saved)) if saved else {}
+    with torch.no_grad():
+        for name, parameter in head.named_parameters(prefix=VALUE_HEAD):
+            value = found.get(name, torch.zeros(parameter.shape))
+            if value.shape != parameter.shape:
+                raise ModelError(
+                    f"model.path: {section.path!r} has a {name} of shape {[*value.shape]}; a critic's has "
+                    f"{[*parameter.shape]}"
+                )
+            parameter.copy_(value)
+    parent, _, name = output.rpartition(".")
+    delattr(model.get_submodule(parent), name)
+    setattr(model, VALUE_HEAD, head)
+    return cast("nn.Module", model)
+
+
+def critic_config(model: nn.Module) -> dict[str, Any]:
+    """Keys of config.json by which transformers' ``AutoModelForTokenClassification`` reads a critic: one label."""
+    name = type(model).__name__.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    return {
+        "architectures": [f"{name}ForTokenClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+    }
+
+
+def _read(section: ModelSection, dtype: torch.dtype, device: torch.device | str) -> tuple[Any, list[str], list[str]]:
+    """The model as transformers loads it, names of weights that it misses, and of those in the files that it hasn't."""
     config = read_config(section)
     try:
         model, info = cast("Any", AutoModelForCausalLM).from_pretrained(
@@ -85,15 +154,16 @@ def load_model(
         )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"model.path: {section.path!r} can't be loaded: {error}") from error
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"]))
-        raise ModelError(f"model.path: {section.path!r} has no weights for: {missing}")
     model.eval().to(device)
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or head.bias is not None:
         raise ModelError(f"model.path: {type(model).__name__} has no output head that is linear and without bias")
-    _probe(model)
-    return cast("nn.Module", model)
+    return model, sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+
+
+def _refuse_missing(section: ModelSection, names: list[str]) -> None:
+    if names:
+        raise ModelError(f"model.path: {section.path!r} has no weights for: {', '.join(names)}")
 
 
 @torch.no_grad()
@@ -142,18 +212,37 @@ class PackedModel(nn.Module):
         """Log-probs float32[L] of ``targets`` int64[L] at temperature, each predicted by the hidden state at position
         ``predict`` int64[L] of ``tokens`` int64[T]; and the entropy float32[L] of each distribution, if asked for.
         """
-        model = cast("Any", self.model)
-        hidden = model.base_model(
-            input_ids=tokens[None], position_ids=packing.position_ids, use_cache=False, packing=packing
-        ).last_hidden_state[0]
         return token_logprobs(
-            hidden[predict],
-            model.get_output_embeddings().weight,
+            _hidden(self.model, tokens, packing)[predict],
+            cast("Any", self.model).get_output_embeddings().weight,
             targets,
             temperature=self.temperature,
             chunk_tokens=self.chunk_tokens,
             entropy=entropy,
         )
+
+
+class PackedCritic(nn.Module):
+    """Values of packed sequences, by a model of ``load_critic``; the root module that a train backend shards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, packing: Packing, predict: Tensor) -> Tensor:
+        """Values float32[L]: of what came before a token, from the hidden state at position ``predict`` int64[L] of
+        ``tokens`` int64[T], which is the one that predicts it.
+        """
+        values: Tensor = getattr(self.model, VALUE_HEAD)(_hidden(self.model, tokens, packing)[predict].float())
+        return values[:, 0].clone()  # FSDP can't hook its backward pass onto a view
+
+
+def _hidden(model: nn.Module, tokens: Tensor, packing: Packing) -> Tensor:
+    """The last hidden state at each token, [T, D]."""
+    output = cast("Any", model).base_model(
+        input_ids=tokens[None], position_ids=packing.position_ids, use_cache=False, packing=packing
+    )
+    return cast("Tensor", output.last_hidden_state[0])
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:

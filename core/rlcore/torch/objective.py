@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import BatchError, BrokenPluginError
-from rlcore.plugins.loading import build, config_class
+from rlcore.plugins.capabilities import batch_columns
+from rlcore.plugins.loading import build, config_of
 from rlcore.torch.kl import kl
 from rlcore.torch.losses import LossInputs, LossOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from rlcore.data.batch import Batch
-    from rlcore.plugins.config import PluginRef
     from rlcore.plugins.interfaces import LossSpec, PolicyLoss
 
 _TOTAL, _SURROGATE, _TOKENS = "loss", "surrogate_loss", "tokens"
 _WEIGHTED = frozenset({_TOTAL, _SURROGATE})
 """Sums that hold the loss weights already, so that they are no means over tokens."""
+_OPTIONAL = frozenset({"old_logprobs", "correction"})
+"""Columns that a batch has only where they make a difference: the ratio is 1, or the weight is, without them."""
 _RESERVED = _WEIGHTED | {_TOKENS, "kl_to_old", "kl_to_reference", "entropy"}
 """Names of the core's own sums, which a policy loss can't report under."""
 
@@ -36,13 +37,13 @@ class Objective:
     def __init__(self, spec: LossSpec) -> None:
         self.spec = spec
         self.policy: PolicyLoss = build(spec.policy)
-        self._extras = _declared_columns(spec.policy)
+        self._extras = batch_columns(config_of(spec.policy).needs())
         self._needs_advantages = not getattr(self.policy, "ignores_advantages", False)
 
     @property
     def columns(self) -> frozenset[str]:
-        """Token columns that a call reads. ``old_logprobs`` may be absent unless the loss's config names it."""
-        always = {"loss_weights", "old_logprobs"}
+        """Token columns that a call reads. Without ``old_logprobs`` the ratio is 1; ``correction`` is optional too."""
+        always = {"loss_weights", *_OPTIONAL}
         advantages = {"advantages"} if self._needs_advantages else set()
         reference = {"ref_logprobs"} if self.spec.kl_coef else set()
         return frozenset(always | advantages | reference | self._extras)
@@ -52,14 +53,6 @@ class Objective:
         """Whether a call needs the entropy of each token."""
         return self.spec.entropy or self.spec.entropy_coef != 0
 
-    def prepare(self, batch: Batch) -> Batch:
-        """What the policy loss does once over a whole update, before it is split; most do nothing.
-
-        Columns that it adds reach the loss if its config names them in ``needs()`` and ``provides()``.
-        """
-        prepare: Callable[[Batch], Batch] | None = getattr(self.policy, "prepare", None)
-        return batch if prepare is None else prepare(batch)
-
     def __call__(
         self,
         logprobs: Tensor,
@@ -67,24 +60,26 @@ class Objective:
         columns: Mapping[str, Tensor],
         segments: Tensor,
         sequences: int,
+        units: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro-batch, a scalar with gradient, and sums to add up and give to ``metrics``.
 
         ``logprobs`` and ``entropy`` float32[L] carry gradient; ``columns`` are float32[L] by name, live tokens only,
         without ``old_logprobs`` on the first update of a rollout (the ratio is then 1). ``segments`` int64[L] is the
-        sequence of each token, 0 … ``sequences`` − 1. Raises ``BatchError`` on a missing column, and
-        ``BrokenPluginError`` where the policy loss returns something that is no value per token.
+        sequence of each token, 0 … ``sequences`` − 1, ``units`` int64[L] the unit of that sequence. Raises
+        ``BatchError`` on a missing column, and ``BrokenPluginError`` where the policy loss returns something that is no
+        value per token.
         """
         self._check(logprobs, entropy, columns)
         spec, weights = self.spec, columns["loss_weights"]
         old_logprobs = columns.get("old_logprobs", logprobs.detach())
         advantages = columns["advantages"] if self._needs_advantages else torch.zeros_like(weights)
         extras = {name: columns[name] for name in self._extras}
-        inputs = LossInputs(logprobs, old_logprobs, advantages, weights, segments, sequences, extras)
+        inputs = LossInputs(logprobs, old_logprobs, advantages, weights, segments, sequences, extras, units)
         output = self.policy(inputs)
         self._check_output(output, logprobs)
 
-        loss = output.loss
+        loss = surrogate = output.loss if "correction" not in columns else output.loss * columns["correction"]
         means = {"kl_to_old": old_logprobs - logprobs, **output.metrics}
         if spec.kl_coef:
             means["kl_to_reference"] = kl(spec.kl_estimator, logprobs, columns["ref_logprobs"])
@@ -97,7 +92,7 @@ class Objective:
 
         sums = {name: _sum(value) for name, value in means.items()}
         sums[_TOTAL] = total.detach().double()
-        sums[_SURROGATE] = _sum(weights * output.loss)
+        sums[_SURROGATE] = _sum(weights * surrogate)
         sums[_TOKENS] = _sum(torch.ones_like(weights))
         return total, sums
 
@@ -115,7 +110,7 @@ class Objective:
         }
 
     def _check(self, logprobs: Tensor, entropy: Tensor | None, columns: Mapping[str, Tensor]) -> None:
-        missing = self.columns - columns.keys() - ({"old_logprobs"} - self._extras)
+        missing = self.columns - columns.keys() - (_OPTIONAL - self._extras)
         if missing:
             raise BatchError(
                 f"{self.spec.policy} needs the token columns {', '.join(sorted(missing))}; "
@@ -140,12 +135,6 @@ class Objective:
                     f"{self.spec.policy} returned {name!r} of shape {[*value.shape]}; "
                     f"it must be one value per live token, {[*logprobs.shape]}"
                 )
-
-
-def _declared_columns(policy: PluginRef) -> frozenset[str]:
-    """NAME of each ``batch:NAME`` that the loss's config needs."""
-    config = config_class(policy.kind, policy.name).model_validate(dict(policy.options))
-    return frozenset(need.removeprefix("batch:") for need in config.needs() if need.startswith("batch:"))
 
 
 def _sum(value: Tensor) -> Tensor:

@@ -82,8 +82,9 @@ class MicroBatch:
     """One packed forward pass.
 
     ``tokens`` int64[T]. For each live token: ``predict`` int64[L] is the position whose hidden state predicts it,
-    ``targets`` int64[L] its id, ``segments`` int64[L] its sequence, ``columns`` float32[L] what the loss reads, and
-    ``live`` int64[L] (host) its index among all tokens of the batch that the micro-batch was cut from.
+    ``targets`` int64[L] its id, ``segments`` int64[L] its sequence, ``units`` int64[L] that one's unit (counted from 0
+    here), ``columns`` float32[L] what the loss reads, and ``live`` int64[L] (host) its index among all tokens of the
+    batch that the micro-batch was cut from.
     """
 
     tokens: Tensor
@@ -91,6 +92,7 @@ class MicroBatch:
     predict: Tensor
     targets: Tensor
     segments: Tensor
+    units: Tensor
     sequences: int
     columns: Mapping[str, Tensor]
     live: NDArray[np.int64]
@@ -118,6 +120,8 @@ def pack(batch: Batch, rows: NDArray[np.int64], columns: Collection[str], device
     extra = batch.with_tokens(_live=live_tokens(batch), _index=np.arange(len(batch.tokens)))
     part = extra.select(rows)
     at = np.flatnonzero(part["_live"])
+    segments = part.rows[at]
+    _, units = np.unique(part["unit"] if "unit" in part else np.arange(len(part)), return_inverse=True)
 
     def move(array: NDArray[np.generic], dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.array(array)).to(device, dtype)
@@ -127,7 +131,8 @@ def pack(batch: Batch, rows: NDArray[np.int64], columns: Collection[str], device
         packing=Packing.of(part.offsets, device),
         predict=move(at - 1, torch.int64),
         targets=move(part.tokens[at], torch.int64),
-        segments=move(part.rows[at], torch.int64),
+        segments=move(segments, torch.int64),
+        units=move(units[segments], torch.int64),
         sequences=len(part),
         columns={name: move(part[name][at], torch.float32) for name in columns},
         live=part["_index"][at],

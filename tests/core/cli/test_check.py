@@ -126,4 +126,4 @@ def test_schema(tmp_path) -> None:
     out = tmp_path / "s.json"
     assert CliRunner().invoke(schema_app, ["--out", str(out)]).exit_code == 0
     assert out.read_text() == printed.stdout
-    assert '"normalize_by_std"' in printed.stdout
+    assert '"pass-at-k"' in printed.stdout

@@ -110,7 +110,7 @@ def test_a_state_of_another_order_is_refused(changed, message):
         sampler(**changed).restore(sampler().state())
 
 
-@pytest.mark.parametrize("state", [{}, {**sampler().state(), "steps": -1}, {**sampler().state(), "steps": None}])
+@pytest.mark.parametrize("state", [{}, {**sampler().state(), "taken": -1}, {**sampler().state(), "epoch": None}])
 def test_a_damaged_state_is_refused(state):
     with pytest.raises(CheckpointError, match="can't be taken up again"):
         sampler().restore(state)
@@ -128,7 +128,7 @@ def test_too_few_prompts():
 def test_past_the_end():
     each = sampler(epochs=1)
     steps_of(each)
-    with pytest.raises(DataError, match="all 3 steps have been taken"):
+    with pytest.raises(DataError, match="all 1 epochs over 10 prompts are over"):
         each.next()
 
 

@@ -86,3 +86,28 @@ def test_micro_batches_by_hand():
 def test_a_sequence_above_the_budget_is_refused():
     with pytest.raises(BatchError, match=r"row 1 has 11 tokens, more than trainer.tokens_per_micro_batch \(10\)"):
         micro_batches([1, 11, 10], 10)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=40), st.integers(0, 40))
+def test_rows_of_a_unit_stay_together_in_a_micro_batch(rows, spare):
+    lengths = np.array([length for length, _ in rows], np.int64)
+    units = np.array([unit for _, unit in rows], np.int64)
+    totals = np.bincount(units, lengths, minlength=1)
+    budget = int(totals.max()) + spare
+    parts = micro_batches(lengths, budget, units)
+    assert sorted(np.concatenate([*parts, np.zeros(0, np.int64)]).tolist()) == list(range(len(rows)))
+    assert all(lengths[part].sum() <= budget and (np.diff(part) > 0).all() for part in parts)
+    homes = [set(units[part].tolist()) for part in parts]
+    assert sum(map(len, homes)) == len(set(units.tolist()))
+
+
+@given(st.lists(st.integers(0, 50), max_size=40))
+def test_units_of_one_row_change_nothing(lengths):
+    units = 100 - np.arange(len(lengths))  # ids in another order than the rows
+    plain, given_units = micro_batches(lengths, 60), micro_batches(lengths, 60, units)
+    assert [sum(lengths[i] for i in part) for part in plain] == [sum(lengths[i] for i in part) for part in given_units]
+
+
+def test_a_unit_that_does_not_fit_is_named():
+    with pytest.raises(BatchError, match=r"rows 1, 3 train together and have 11 tokens, more than .*\(10\): raise it"):
+        micro_batches([4, 5, 1, 6], 10, np.array([0, 7, 0, 7]))

@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 from rlcore.data.batch import Batch
 from rlcore.data.sample import Group, Prompt, Sample, Segment
-from rlcore.engine.prepare import StepPlan, add_columns, to_batch, updates
+from rlcore.engine.engine_group import EngineGroup
+from rlcore.engine.kl_reward import KlReward
+from rlcore.engine.prepare import StepPlan, add_columns, to_batch, update_preparation, updates
+from rlcore.errors import BrokenPluginError
 from rlcore.manifest.load import manifest_from_dict
 from rlcore.manifest.schema import Manifest
+from rlcore.plugins.config import PluginRef
+from rlcore.runtime.workers import Workers
 
 
 def manifest(tmp_path: Path, **changes: dict[str, Any]) -> Manifest:
@@ -56,6 +61,7 @@ def test_to_batch() -> None:
     assert batch["group"].tolist() == [10, 10, 11]
     assert batch["reward"].tolist() == [1.0, 0.0, 0.5]
     assert batch["truncated"].tolist() == [False, False, True]
+    assert batch["response_tokens"].tolist() == [2, 1, 3]
     assert batch["weight_version"].tolist() == [4, 4, 4]
 
 
@@ -102,10 +108,14 @@ class Backend:
     def offload(self) -> None: ...
 
 
+def workers(policy: Any, reference: Any = None) -> Workers:
+    return Workers(policy, reference, None, EngineGroup([]), list)
+
+
 def test_nothing_is_computed_that_is_not_used(tmp_path: Path) -> None:
     plain = manifest(tmp_path)
     policy: Any = Backend(-1.0)
-    batch = add_columns(to_batch(groups()), StepPlan.of(plain), plain, policy, None)
+    batch = add_columns(to_batch(groups()), StepPlan.of(plain), workers(policy))
     assert policy.forwards == 0
     assert not {"old_logprobs", "ref_logprobs", "token_rewards"} & batch.token_columns.keys()
 
@@ -116,7 +126,10 @@ def test_kl_in_the_reward(tmp_path: Path) -> None:
     assert plan.loss.kl_coef == 0
     policy: Any = Backend(-1.0)
     reference: Any = Backend(-3.0)
-    batch = add_columns(to_batch(groups()), plan, settings, policy, reference)
+    assert settings.algorithm.kl is not None
+    columns = add_columns(to_batch(groups()), plan, workers(policy, reference))
+    batch, metrics = KlReward(settings.algorithm.kl)(columns)
+    assert metrics == {"reward/kl_to_reference": 2.0, "reward/kl_coef": 0.5}
     # k2 = (−1 + 3)² / 2 = 2, times 0.5, taken off at generated tokens only
     assert batch["token_rewards"].tolist() == [-float(m) for m in batch["loss_mask"]]
 
@@ -144,3 +157,48 @@ def test_the_estimator_sees_the_whole_step_and_may_drop_rows(tmp_path: Path) -> 
     (part,) = updates(to_batch(groups()), manifest(tmp_path), drop)
     assert seen == [3]
     assert part["group"].tolist() == [10, 11]
+
+
+def test_a_loss_prepares_each_update_whole_with_advantages_and_weights(tmp_path: Path) -> None:
+    seen: list[Batch] = []
+
+    def prepare(update: Batch) -> Batch:
+        seen.append(update)
+        return update.with_tokens(extra=update["loss_weights"] * 2)
+
+    settings = manifest(tmp_path, trainer={"prompts_per_update": 1, "epochs_per_batch": 2})
+    parts = list(updates(to_batch(groups()), settings, identity, prepare))
+    assert [update["group"].tolist() for update in seen] == [[10, 10], [11], [10, 10], [11]]
+    assert all("advantages" in update for update in seen)
+    assert [part["extra"].sum() for part in parts] == pytest.approx([2, 2, 2, 2])
+
+
+def loss_plugin(tmp_path: Path, body: str) -> PluginRef:
+    path = tmp_path / "my_loss.py"
+    path.write_text(
+        "from rlcore import hookimpl\n\n"
+        "class Loss:\n"
+        "    def __call__(self, inputs): ...\n"
+        f"    {body}\n\n"
+        "@hookimpl\n"
+        "def rlcore_policy_loss():\n"
+        "    return Loss()\n"
+    )
+    return PluginRef("loss", str(path))
+
+
+def test_what_a_loss_prepares_is_its_own_method(tmp_path: Path) -> None:
+    ref = loss_plugin(tmp_path, "def prepare(self, batch): return batch.with_tokens(x=batch['loss_mask'])")
+    prepare = update_preparation(ref)
+    assert prepare is not None
+    batch = to_batch(groups())
+    assert prepare(batch)["x"].tolist() == batch["loss_mask"].tolist()
+    assert update_preparation(PluginRef("loss", "clip")) is None
+
+
+@pytest.mark.parametrize("returned", ["None", "batch.select(batch['reward'] > 0)"])
+def test_a_loss_that_returns_another_update_is_refused(tmp_path: Path, returned: str) -> None:
+    prepare = update_preparation(loss_plugin(tmp_path, f"def prepare(self, batch): return {returned}"))
+    assert prepare is not None
+    with pytest.raises(BrokenPluginError, match=r"my_loss\.py: prepare must return the update that it was given"):
+        prepare(to_batch(groups()))

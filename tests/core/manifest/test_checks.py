@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pytest
+from rlcore.engine.prepare import StepPlan
 
 
 @pytest.mark.parametrize(
@@ -104,22 +105,88 @@ def test_a_critic_is_refused_with_what_is_missing(bench, needy) -> None:
     ]
 
 
-def test_a_reference_model_is_brought_by_the_kl_term(bench, needy) -> None:
-    text = needy('{"batch:ref_logprobs"}')
-    (problem,) = bench.problems(text)
-    assert "needs batch:ref_logprobs, which nothing in this run provides" in problem
-    bench.load(text.replace("{use: t}", "{use: t, kl: {in: loss, coef: 0.1}}"))
-    (problem,) = bench.problems(text.replace("{use: t}", "{use: t, kl: {in: loss, coef: 0}}"))
-    assert "batch:ref_logprobs" in problem
+def test_a_reference_model_is_held_for_whoever_reads_its_log_probs(bench, needy) -> None:
+    text = needy('{"batch:ref_logprobs", "role:reference"}')
+    assert StepPlan.of(bench.load(text).manifest).reference
+    assert bench.load(text + "reference: {use: fsdp}\n").manifest.reference
+    (problem,) = bench.problems(needy_of_nothing(text) + "reference: {use: fsdp}\n")
+    assert "nobody uses a reference model without a KL term" in problem
 
 
-def test_log_probs_before_the_update_are_there_where_a_step_has_several(bench, needy) -> None:
-    text = needy('{"batch:old_logprobs"}')
+def needy_of_nothing(text: str) -> str:
+    return text.replace("{use: t}", "{use: grpo}")
+
+
+def test_a_critic_is_refused_where_nobody_reads_values(bench, needy) -> None:
+    text = needy('{"batch:values", "role:critic"}') + "critic: {use: fsdp}\n"
+    assert StepPlan.of(bench.load(text).manifest).critic
+    assert bench.problems(needy_of_nothing(text)) == [
+        "m.yaml:14:9: critic: nobody uses a critic: algorithm grpo reads no values; remove this section"
+    ]
+    (problem,) = bench.problems(text.replace("critic: {use: fsdp}", "critic: {use: fsdp, tokens_per_micro_batch: 299}"))
+    assert problem.startswith("m.yaml:14:45: critic.tokens_per_micro_batch: must hold the longest sequence")
+
+
+def test_a_loss_on_pairs_needs_room_for_two(bench, needy) -> None:
+    text = needy('{"batch:reward"}') + "  "
+    paired = text.replace("algorithm: {use: t}", "algorithm: {use: t, loss: ./pairs.py}")
+    (bench.folder / "pairs.py").write_text(
+        "from rlcore import PluginConfig, hookimpl\n"
+        "class Config(PluginConfig):\n"
+        "    def needs(self): return frozenset({'pairs'})\n"
+        "    def provides(self): return frozenset({'pairs'})\n"
+        "@hookimpl\n"
+        "def rlcore_policy_loss(config: Config): return lambda inputs: None\n"
+    )
+    bench.load(paired, "trainer.tokens_per_micro_batch=600")
+    bench.load(text, "trainer.tokens_per_micro_batch=599")
+    (problem,) = bench.problems(paired, "trainer.tokens_per_micro_batch=599")
+    assert "trainer.tokens_per_micro_batch: must hold a pair of the longest sequences" in problem
+    assert "= 600, got 599" in problem
+
+
+CONFLICTED = """
+from rlcore import AlgorithmConfig, hookimpl
+class Config(AlgorithmConfig):
+    limit: int = 0
+    '''Sentence.'''
+    def conflicts(self, context):
+        most = context.max_response_tokens // self.limit
+        return {"limit": f"must be at most {most}"} if self.limit > most else {}
+    def defaults(self): return {"loss": "clip", "aggregate": "token-mean"}
+@hookimpl
+def rlcore_advantage_estimator(config: Config):
+    return lambda batch: batch
+"""
+
+
+def test_an_algorithm_says_what_does_not_fit_the_rest(bench, good, make_distribution) -> None:
+    make_distribution("t-dist", {"rlcore.algorithms": {"t": "t_conflicted"}}, {"t_conflicted": CONFLICTED})
+    text = good.replace("{use: grpo}", "{use: t, limit: 10}")
+    bench.load(text)
+    assert bench.problems(text.replace("10}", "20}")) == ["m.yaml:11:28: algorithm.limit: must be at most 10"]
+    assert bench.problems(text.replace("10}", "0}")) == [
+        "m.yaml:11:18: algorithm.use: algorithm t: asking what its options conflict with failed: "
+        "ZeroDivisionError('integer division or modulo by zero')"
+    ]
+
+
+def test_dynamic_sampling_is_judged_on_a_reward_that_is_there(bench, good) -> None:
+    text = good.replace("{use: grpo}", "{use: grpo, dynamic_sampling: {filter_on: corect}}")
     (problem,) = bench.problems(text)
-    assert "algorithm t needs batch:old_logprobs, which nothing in this run provides" in problem
-    bench.load(text, "trainer.prompts_per_update=4")
-    bench.load(text, "trainer.epochs_per_batch=2")
-    bench.load(text, "algorithm.kl={in: reward, coef: 0.1}")
+    assert problem == (
+        "m.yaml:11:54: algorithm.dynamic_sampling.filter_on: there is no reward 'corect'; the rewards are: correct"
+    )
+    bench.load(text.replace("corect", "correct"))
+    problems = bench.problems(text.replace("corect", "correct"), "rollout.samples_per_prompt=1")
+    assert any("one sample of a prompt has no spread" in problem for problem in problems)
+
+
+def test_log_probs_before_the_update_are_there_for_whoever_reads_them(bench, needy) -> None:
+    manifest = bench.load(needy('{"batch:old_logprobs"}')).manifest
+    plan = StepPlan.of(manifest)
+    assert plan.updates_per_step == 1
+    assert plan.old_logprobs
 
 
 def test_needs_that_raise_name_the_plugin(bench, needy) -> None:

@@ -40,7 +40,7 @@ def test_what_is_internal_is_left_out(schema) -> None:
 def test_options_depend_on_use(schema) -> None:
     section = mapping(schema, "AlgorithmSection")
     rules = {rule["if"]["properties"]["use"]["const"]: rule["then"] for rule in section["allOf"]}
-    assert rules["grpo"]["properties"]["normalize_by_std"]["type"] == "boolean"
+    assert rules["grpo"]["properties"]["normalize"]["enum"] == ["group", "batch", "none"]
     assert "kl" in rules["grpo"]["properties"]
     assert rules["grpo"]["additionalProperties"] is False
     assert "grpo" in section["properties"]["use"]["anyOf"][0]["enum"]

@@ -22,7 +22,7 @@ def test_a_good_manifest_has_plugins_options_and_the_algorithms_defaults(bench) 
 
 
 def test_the_algorithms_defaults_follow_its_options_and_give_way(bench, good) -> None:
-    dr = good.replace("{use: grpo}", "{use: grpo, normalize_by_std: false}")
+    dr = good.replace("{use: grpo}", "{use: grpo, normalize: none}")
     assert bench.load(dr).manifest.algorithm.aggregate == "seq-mean-token-sum-norm"
     own = good.replace("{use: grpo}", "{use: grpo, aggregate: token-mean, loss: {clip_high: 0.28}}")
     manifest = bench.load(own).manifest

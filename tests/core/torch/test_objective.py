@@ -132,7 +132,9 @@ class Setting:
                 chunk_tokens=3,
                 entropy=objective.wants_entropy,
             )
-            columns = {name: torch.from_numpy(micro[name][mask]) for name in objective.columns}
+            columns = {
+                name: torch.from_numpy(micro[name][mask]) for name in objective.columns & micro.token_columns.keys()
+            }
             loss, sums = objective(logprobs, entropy, columns, torch.from_numpy(micro.rows[mask]), len(micro))
             loss.backward()
             for name, value in sums.items():
@@ -209,7 +211,7 @@ def test_no_live_tokens_give_a_loss_with_gradient_and_finite_metrics():
 )
 def test_only_what_is_read_is_asked_for(spec, columns, entropy):
     objective = Objective(spec)
-    assert objective.columns == {"loss_weights", "old_logprobs"} | columns
+    assert objective.columns == {"loss_weights", "old_logprobs", "correction"} | columns
     assert objective.wants_entropy == entropy
 
 
@@ -231,7 +233,7 @@ def test_bad_input():
         call(Objective(LossSpec(CLIP)), logprobs, advantages=torch.zeros(3))
 
 
-def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
+def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares(tmp_path):
     ref = local_loss(
         tmp_path,
         """
@@ -264,9 +266,9 @@ def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
         """,
     )
     objective = Objective(LossSpec(PluginRef("loss", ref.name, {"factor": 2.0})))
-    assert objective.columns == {"loss_weights", "old_logprobs", "advantages", "keep"}
+    assert objective.columns == {"loss_weights", "old_logprobs", "correction", "advantages", "keep"}
     batch = Batch.from_sequences([[1, 2, 3]]).with_tokens(advantages=np.float32([1, -1, 2]))
-    keep = torch.tensor(objective.prepare(batch)["keep"])
+    keep = torch.tensor(objective.policy.prepare(batch)["keep"])
     logprobs = torch.tensor([-1.0, -2.0, -4.0])
     given = {"advantages": torch.zeros(3), "keep": keep, "old_logprobs": torch.zeros(3)}
     segments = torch.tensor([0, 1, 1])
@@ -277,11 +279,6 @@ def test_loss_of_a_plugin_gets_the_columns_it_names_and_prepares_once(tmp_path):
     assert metrics["policy/mean"] == pytest.approx((-1 - 3 - 3) / 3)
     with pytest.raises(BatchError, match="needs the token columns old_logprobs"):
         call(objective, logprobs, advantages=torch.zeros(3), keep=keep)
-
-
-def test_prepare_of_a_loss_that_has_none_changes_nothing():
-    batch = Batch.from_sequences([[1]])
-    assert Objective(LossSpec(CLIP)).prepare(batch) is batch
 
 
 @pytest.mark.parametrize(

@@ -58,3 +58,10 @@ def test_a_mask_over_a_first_token_is_refused() -> None:
     batch = Batch.from_sequences([[1, 2], [3, 4]]).with_tokens(loss_mask=np.array([0, 1, 1, 1], np.float32))
     with pytest.raises(BatchError, match="loss_mask is 1 at the first token of sequence 1"):
         live_tokens(batch)
+
+
+def test_units_are_counted_within_the_micro_batch() -> None:
+    batch = Batch.from_sequences([[1, 2], [1, 2, 3], [1, 2], [1, 2]]).with_samples(unit=np.array([90, 7, 90, 5]))
+    assert pack(batch, np.array([0, 1, 2]), (), "cpu").units.tolist() == [1, 0, 0, 1]
+    assert pack(batch, np.array([1, 3]), (), "cpu").units.tolist() == [1, 1, 0]
+    assert pack(Batch.from_sequences([[1, 2], [1, 2]]), np.array([0, 1]), (), "cpu").units.tolist() == [0, 1]

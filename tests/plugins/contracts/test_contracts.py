@@ -11,7 +11,18 @@ class TestGrpo(AdvantageContract):
 
 class TestDrGrpo(AdvantageContract):
     plugin = "grpo"
-    options: ClassVar = {"normalize_by_std": False}
+    options: ClassVar = {"normalize": "none"}
+
+
+class TestGrpoByTheSpreadOfTheBatch(AdvantageContract):
+    plugin = "grpo"
+    options: ClassVar = {"normalize": "batch"}
+    whole_batch = True
+
+
+class TestGrpoPassAtK(AdvantageContract):
+    plugin = "grpo"
+    options: ClassVar = {"variant": "pass-at-k"}
 
 
 class TestHfStream(RolloutContract):
@@ -33,3 +44,26 @@ class TestHfFewRows(RolloutContract):
 
 class TestFsdp(TrainBackendContract):
     plugin = "fsdp"
+
+
+class TestPpo(AdvantageContract):
+    plugin = "ppo"
+
+
+class TestPpoRaw(AdvantageContract):
+    plugin = "ppo"
+    options: ClassVar = {"whiten": False, "truncation": "value", "gamma": 0.9}
+
+
+class TestDapo(AdvantageContract):
+    plugin = "dapo"
+
+
+class TestDapoOverlong(AdvantageContract):
+    plugin = "dapo"
+    # Its responses have at most 7 of 8 tokens: shaped rewards of a group would differ where its rewards are equal.
+    options: ClassVar = {"overlong_buffer_tokens": 1, "mask_truncated": True}
+
+
+class TestDpo(AdvantageContract):
+    plugin = "dpo"

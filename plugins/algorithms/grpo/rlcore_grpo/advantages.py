@@ -1,60 +1,59 @@
 """The advantage of a sample over the others of its prompt.
 
 Axes: ``N`` samples. Group relative policy optimization: Shao et al. 2024, arXiv:2402.03300 §4.1.2 (DeepSeekMath).
-Without division by the spread: Liu et al. 2025, arXiv:2503.20783 (Dr. GRPO).
+Without division by the spread: Liu et al. 2025, arXiv:2503.20783 (Dr. GRPO). Divided by the spread of the whole batch:
+Liu et al. 2025, arXiv:2508.08221. Pass@k: Tang et al. 2025, arXiv:2503.19595, the leave-one-out form.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from rlcore.errors import BatchError
+from rlcore.data.groups import FLAT, deviations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from rlcore.data.batch import Batch
 
 EPSILON = 1e-6
 """Added to the standard deviation, as in the implementations that published results come from."""
 
-_FLAT = 1e-6
-"""A group has no spread if its standard deviation is at most this fraction of its rewards' root mean square. Rewards
-are float32 sums (resolution 1e-7), whose residue must not be divided by a standard deviation of the same residue."""
-
-_SHOWN_ROWS = 5
-
 
 def group_advantages(
-    rewards: NDArray[np.floating], groups: NDArray[np.integer], *, normalize_by_std: bool
+    rewards: NDArray[np.floating],
+    groups: NDArray[np.integer],
+    *,
+    normalize: Literal["group", "batch", "none"] = "group",
+    variant: Literal["mean", "pass-at-k"] = "mean",
 ) -> NDArray[np.float64]:
-    """``a_i = (r_i − μ_g) / (σ_g + 1e-6)``, or ``r_i − μ_g`` without normalization; float64[N].
+    """``a_i = (r_i − μ_g) / (σ + 1e-6)``; float64[N].
 
-    ``rewards`` [N]; ``groups`` int[N] says which samples share a prompt: any order, any sizes. μ_g and σ_g are mean and
-    standard deviation over group g, with Bessel's correction (n − 1). A group without spread, or of one sample, gets
-    exactly 0.
+    ``rewards`` [N]; ``groups`` int[N] says which samples share a prompt: any order, any sizes. μ_g is the mean of group
+    g; ``normalize`` says whose standard deviation σ is (with Bessel's correction, n − 1): the group's, that of all
+    rewards of the batch, or "none" for a divisor of 1. ``variant="pass-at-k"``: the best of a group gets
+    ``(r_1st − r_2nd) / (σ + 1e-6)`` and the others 0.
+
+    A group without spread, or of one sample, gets exactly 0.
     """
-    _, index = np.unique(groups, return_inverse=True)
     rewards = rewards.astype(np.float64)
-    sizes = np.bincount(index)
-    centred = rewards - (np.bincount(index, rewards) / sizes)[index]
-    std = np.sqrt(np.bincount(index, centred**2) / np.maximum(sizes - 1, 1))
-    flat = std <= _FLAT * np.sqrt(np.bincount(index, rewards**2) / sizes)
-    scale = std + EPSILON if normalize_by_std else np.ones_like(std)
-    return np.where(flat[index], 0.0, centred / scale[index])
+    centred, group_std = deviations(rewards, groups)
+    numerator = centred if variant == "mean" else _lead(centred, groups)
+    if normalize == "none":
+        return numerator
+    if normalize == "group":
+        return numerator / (group_std + EPSILON)
+    std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
+    spread = std > FLAT * np.sqrt(np.mean(rewards**2)) if len(rewards) else False
+    return numerator / (std + EPSILON) if spread else np.zeros(len(rewards))
 
 
-def total_rewards(batch: Batch) -> NDArray[np.float64]:
-    """``reward`` plus the sum of ``token_rewards``, where there are any, of each sample; float64[N].
-
-    Raises ``BatchError`` naming the rows whose total is no finite number.
-    """
-    rewards = batch["reward"].astype(np.float64)
-    if "token_rewards" in batch:
-        rewards = rewards + batch.sum_rows(batch["token_rewards"])
-    bad = np.flatnonzero(~np.isfinite(rewards))
-    if len(bad):
-        shown = ", ".join(f"{row} ({rewards[row]})" for row in bad[:_SHOWN_ROWS])
-        more = f" and {len(bad) - _SHOWN_ROWS} more" if len(bad) > _SHOWN_ROWS else ""
-        raise BatchError(f"rewards must be finite numbers; rows {shown}{more} of the batch are not")
-    return rewards
+def _lead(values: NDArray[np.float64], groups: NDArray[np.integer]) -> NDArray[np.float64]:
+    """How far the best of each group is ahead of the second, at its row; 0 elsewhere; float64[N]."""
+    lead = np.zeros(len(values))
+    order = np.lexsort((values, groups))
+    values, groups = values[order], groups[order]
+    best = np.append(groups[1:] != groups[:-1], True)[: len(values)]
+    has_second = np.append(False, groups[1:] == groups[:-1])[: len(values)]
+    at = np.flatnonzero(best & has_second)
+    lead[order[at]] = values[at] - values[at - 1]
+    return lead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlcore import AlgorithmConfig, hookimpl
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 class Config(AlgorithmConfig):
     """Group relative policy optimization: a sample's reward compared with the others of its prompt."""
 
-    normalize_by_std: bool = True
-    """Divide by the standard deviation of the group's rewards; false is Dr. GRPO."""
+    normalize: Literal["group", "batch", "none"] = "group"
+    """Divide by the standard deviation of the group's rewards, of all rewards of the step, or not; none is Dr. GRPO."""
+
+    variant: Literal["mean", "pass-at-k"] = "mean"
+    """Compare each sample with its group's mean, or only the best with the second best, which raises pass@k."""
 
     def needs(self) -> frozenset[str]:
         """More than one sample of each prompt."""
@@ -24,21 +27,21 @@ class Config(AlgorithmConfig):
 
     def defaults(self) -> Mapping[str, Any]:
         """The clipped surrogate, averaged as in the paper: GRPO's eq. 3, or Dr. GRPO's constant length."""
-        aggregate = "seq-mean-token-mean" if self.normalize_by_std else "seq-mean-token-sum-norm"
+        aggregate = "seq-mean-token-sum-norm" if self.normalize == "none" else "seq-mean-token-mean"
         return {"loss": "clip", "aggregate": aggregate}
 
 
 @hookimpl
 def rlcore_advantage_estimator(config: Config) -> AdvantageEstimator:
     """Every live token of a sample gets the sample's advantage."""
-    import numpy as np
+    from rlcore.data.groups import total_rewards, with_advantages
 
-    from rlcore_grpo.advantages import group_advantages, total_rewards
+    from rlcore_grpo.advantages import group_advantages
 
     def estimate(batch: Batch) -> Batch:
-        rewards = total_rewards(batch)
-        advantages = group_advantages(rewards, batch["group"], normalize_by_std=config.normalize_by_std)
-        per_token = batch.spread(advantages.astype(np.float32))
-        return batch.with_tokens(advantages=np.where(batch["loss_mask"] != 0, per_token, np.float32(0)))
+        advantages = group_advantages(
+            total_rewards(batch), batch["group"], normalize=config.normalize, variant=config.variant
+        )
+        return with_advantages(batch, advantages)
 
     return estimate

@@ -40,13 +40,24 @@ def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: t for name, t in tensors.items() if not (id(t) in seen or seen.add(id(t)))}  # type: ignore[func-returns-value]
 
 
-def save_model(folder: Path, tensors: Mapping[str, Tensor], *, source: Path, dtype: torch.dtype, ranks: Ranks) -> None:
-    """Write a Hugging Face folder from rank 0. Raises on every rank if that fails."""
+def save_model(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    source: Path,
+    dtype: torch.dtype,
+    ranks: Ranks,
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a Hugging Face folder from rank 0; ``config`` holds keys of config.json that differ from the source's.
+
+    Raises on every rank if that fails.
+    """
     stream = full_tensors(untied(tensors), dtype)
     failure = None
     if ranks.rank == 0:
         try:
-            write_model_folder(folder, stream, source=source, dtype=dtype)
+            write_model_folder(folder, stream, source=source, dtype=dtype, config=config)
         except OSError as error:
             failure = error
     for _ in stream:  # gathering is collective: other ranks take part, and rank 0 after a failure too

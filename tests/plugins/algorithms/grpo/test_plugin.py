@@ -26,6 +26,11 @@ def advantages(batch, **options):
     return build(PluginRef("algorithm", "grpo", options), CONTEXT)(batch)["advantages"]
 
 
+OPTIONS = [
+    {"normalize": normalize, "variant": variant}
+    for normalize in ("group", "batch", "none")
+    for variant in ("mean", "pass-at-k")
+]
 VERL_MASKS = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
 
 
@@ -34,7 +39,12 @@ VERL_MASKS = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
     # verl 0.9.1 on the same input. By hand: means .5 and .75, standard deviations .70711 and .35355, plus 1e-6.
     [
         ({}, [0.70711, -0.70711, -0.70710, 0.70710]),
-        ({"normalize_by_std": False}, [0.5, -0.5, -0.25, 0.25]),
+        ({"normalize": "none"}, [0.5, -0.5, -0.25, 0.25]),
+        # All four rewards: mean .625, standard deviation .47871.
+        ({"normalize": "batch"}, np.array([0.5, -0.5, -0.25, 0.25]) / 0.4787146),
+        ({"variant": "pass-at-k"}, [1.41421, 0, 0, 1.41421]),
+        ({"variant": "pass-at-k", "normalize": "none"}, [1, 0, 0, 0.5]),
+        ({"variant": "pass-at-k", "normalize": "batch"}, np.array([1, 0, 0, 0.5]) / 0.4787146),
     ],
 )
 def test_golden_values(options, rows):
@@ -48,10 +58,18 @@ def test_reward_of_a_row_includes_its_token_rewards():
     batch = batch_of(
         [1, 0, 0, 0], [0, 0, 1, 1], [[1, 1], [1], [1], [1]], token_rewards=np.float32([-0.25, -0.25, 0, 0, 0.25])
     )
-    assert advantages(batch, normalize_by_std=False).tolist() == [0.25, 0.25, -0.25, -0.125, 0.125]
+    assert advantages(batch, normalize="none").tolist() == [0.25, 0.25, -0.25, -0.125, 0.125]
 
 
-@pytest.mark.parametrize("normalize_by_std", [True, False])
+def test_what_is_under_the_mask_may_be_anything():
+    masks = [[0, 1], [1, 0], [0, 0]]
+    batch = batch_of([1, 0, 0], [0, 0, 0], masks, token_rewards=np.float32([np.nan, 0, 0, np.inf, np.nan, np.nan]))
+    assert advantages(batch, normalize="none").tolist() == np.float32([0, 2 / 3, -1 / 3, 0, 0, 0]).tolist()
+    none_live = batch.with_tokens(loss_mask=np.zeros(6, np.float32))
+    assert advantages(none_live).tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(
     "rewards",
     [
@@ -63,9 +81,13 @@ def test_reward_of_a_row_includes_its_token_rewards():
         [0.95],
     ],
 )
-def test_group_without_spread_gets_exactly_zero(rewards, normalize_by_std):
+def test_group_without_spread_gets_exactly_zero(rewards, options):
     """Field case A01: 0, not residue divided by a tiny epsilon; one sample is no group either."""
-    assert (advantages(batch_of(rewards, [5] * len(rewards)), normalize_by_std=normalize_by_std) == 0).all()
+    assert (advantages(batch_of(rewards, [5] * len(rewards)), **options) == 0).all()
+    # Nor does it when another group brings spread into the batch.
+    beside = advantages(batch_of([*rewards, 0.0, 1.0], [5] * len(rewards) + [6, 6]), **options)
+    assert (beside[:-2] == 0).all()
+    assert beside[-1] > 0
 
 
 def test_one_odd_reward_of_eight_keeps_its_magnitude():
@@ -131,31 +153,43 @@ def test_no_rows_give_no_advantages():
 REWARDS = st.lists(st.tuples(st.integers(-8, 8).map(lambda n: n / 8), st.integers(0, 3)), min_size=1, max_size=24)
 
 
-@given(REWARDS, st.booleans(), st.randoms(use_true_random=False))
-def test_order_of_rows_does_not_matter(rows, normalize, random):
+@given(REWARDS, st.sampled_from(OPTIONS), st.randoms(use_true_random=False))
+def test_order_of_rows_does_not_matter(rows, options, random):
     rewards, groups = map(np.array, zip(*rows, strict=True))
     order = np.array(random.sample(range(len(rows)), len(rows)))
-    want = group_advantages(rewards, groups, normalize_by_std=normalize)[order]
-    got = group_advantages(rewards[order], groups[order], normalize_by_std=normalize)
+    want = group_advantages(rewards, groups, **options)[order]
+    got = group_advantages(rewards[order], groups[order], **options)
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
-@given(REWARDS, st.booleans(), st.integers(-4, 4), st.sampled_from([0.5, 2.0, 64.0]))
-def test_shift_changes_nothing_and_scale_only_without_std(rows, normalize, shift, scale):
+@given(REWARDS, st.sampled_from(OPTIONS), st.integers(-4, 4), st.sampled_from([0.5, 2.0, 64.0]))
+def test_shift_changes_nothing_and_scale_only_without_std(rows, options, shift, scale):
     rewards, groups = map(np.array, zip(*rows, strict=True))
-    base = group_advantages(rewards, groups, normalize_by_std=normalize)
-    shifted = group_advantages(rewards + shift, groups, normalize_by_std=normalize)
-    scaled = group_advantages(rewards * scale, groups, normalize_by_std=normalize)
+    base = group_advantages(rewards, groups, **options)
+    shifted = group_advantages(rewards + shift, groups, **options)
+    scaled = group_advantages(rewards * scale, groups, **options)
     np.testing.assert_allclose(shifted, base, atol=1e-9)
     # σ is at least 1/8 · sqrt(1/24) here, so that 1e-6 beside it (or beside half of it) is 8e-5 at most.
-    np.testing.assert_allclose(scaled, base if normalize else base * scale, rtol=1e-4, atol=1e-9)
+    expected = base * scale if options["normalize"] == "none" else base
+    np.testing.assert_allclose(scaled, expected, rtol=1e-4, atol=1e-9)
 
 
-@given(REWARDS, st.booleans())
+@given(REWARDS, st.sampled_from(["group", "batch", "none"]))
 def test_each_group_sums_to_zero(rows, normalize):
     rewards, groups = map(np.array, zip(*rows, strict=True))
-    got = group_advantages(rewards, groups, normalize_by_std=normalize)
+    got = group_advantages(rewards, groups, normalize=normalize)
     np.testing.assert_allclose(np.bincount(groups, got), 0, atol=1e-9)
+
+
+@given(REWARDS)
+def test_the_leave_one_out_form_of_pass_at_k(rows):
+    """The paper's definition: the best reward of all, less the best of the others."""
+    rewards, groups = map(np.array, zip(*rows, strict=True))
+    got = group_advantages(rewards, groups, normalize="none", variant="pass-at-k")
+    for i, group in enumerate(groups):
+        of_group, others = groups == group, (groups == group) & (np.arange(len(groups)) != i)
+        expected = rewards[of_group].max() - rewards[others].max() if others.any() else 0
+        assert got[i] == pytest.approx(expected, abs=1e-12)
 
 
 def test_8192_rows_take_milliseconds():
@@ -164,7 +198,7 @@ def test_8192_rows_take_milliseconds():
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        group_advantages(rewards, groups, normalize_by_std=True)
+        group_advantages(rewards, groups, variant="pass-at-k")
         times.append(time.perf_counter() - start)
     assert min(times) < 0.05
 
@@ -173,6 +207,6 @@ def test_config_says_what_it_needs_and_brings():
     config = config_class("algorithm", "grpo")
     assert "groups" in config().needs()
     assert config().defaults() == {"loss": "clip", "aggregate": "seq-mean-token-mean"}
-    assert config(normalize_by_std=False).defaults() == {"loss": "clip", "aggregate": "seq-mean-token-sum-norm"}
-    with pytest.raises(PluginError, match="unknown option 'normalise_by_std'; did you mean 'normalize_by_std'"):
-        build(PluginRef("algorithm", "grpo", {"normalise_by_std": False}), CONTEXT)
+    assert config(normalize="none").defaults() == {"loss": "clip", "aggregate": "seq-mean-token-sum-norm"}
+    with pytest.raises(PluginError, match="unknown option 'normalise'; did you mean 'normalize'"):
+        build(PluginRef("algorithm", "grpo", {"normalise": "none"}), CONTEXT)

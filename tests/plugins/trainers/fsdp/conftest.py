@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +20,7 @@ from rlcore_fsdp.plugin import Config
 from transformers import AutoModelForCausalLM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
 torch.set_num_threads(1)
 
@@ -97,3 +100,32 @@ def spec() -> LossSpec:
 def gradients() -> Callable[[FsdpBackend], dict[str, torch.Tensor]]:
     """The full gradient of each parameter by name."""
     return lambda backend: {n: p.grad.full_tensor().clone() for n, p in backend.parameters.items()}  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def on_two_ranks(tmp_path: Path) -> Callable[..., tuple[Any, Any]]:
+    """What each of two processes sees of these cases (batch, rows of each rank, loss): metrics and whole gradients.
+
+    Both have the context of a backend in this process, with other keys of the trainer section.
+    """
+
+    def run(one: FsdpBackend, cases: Sequence[Any], **train: Any) -> tuple[Any, Any]:
+        context = vars(replace(one.context, train=one.context.train.model_copy(update=train)))
+        context = {key: value for key, value in context.items() if key not in ("rank", "world_size")}
+        torch.save({"context": context, "cases": cases}, tmp_path / "given.pt")
+        script = Path(__file__).with_name("two_ranks_gradients.py")
+        command = [sys.executable, "-W", "error", str(script), str(tmp_path)]
+        ranks = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for rank in (0, 1)
+        ]
+        try:
+            texts = [rank.communicate(timeout=120)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(texts)
+        first, second = (torch.load(tmp_path / f"seen-{rank}.pt", weights_only=False) for rank in (0, 1))
+        return first, second
+
+    return run

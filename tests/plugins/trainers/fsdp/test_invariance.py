@@ -6,11 +6,7 @@ whole, responses of one token, rows without a response. Old log-probs differ fro
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,7 +141,7 @@ def test_a_whole_weight_is_what_the_aggregate_says(new_backend: Callable[..., Fs
         assert metrics["policy/loss"] == pytest.approx(expected[aggregate], rel=1e-5)
 
 
-def test_one_gradient_on_one_rank_and_on_two(new_backend: Callable[..., FsdpBackend], tmp_path: Path) -> None:
+def test_one_gradient_on_one_rank_and_on_two(new_backend: Callable[..., FsdpBackend], on_two_ranks: Any) -> None:
     """Shares as the core makes them; and one rank without a live token, or without a row."""
     one = new_backend(temperature=0.6)
     batch = make_update()
@@ -155,27 +151,8 @@ def test_one_gradient_on_one_rank_and_on_two(new_backend: Callable[..., FsdpBack
     cases = []
     for number, (aggregate, spec) in enumerate(product(AGGREGATES, SPECS)):
         cases.append((finish(batch, one, aggregate), divisions[number % 3], spec))
-    train = one.context.train.model_copy(update={"tokens_per_micro_batch": 61})
-    context = {
-        key: value
-        for key, value in vars(replace(one.context, train=train)).items()
-        if key not in ("rank", "world_size")
-    }
-    torch.save({"context": context, "cases": cases}, tmp_path / "given.pt")
-    script = Path(__file__).with_name("two_ranks_gradients.py")
-    command = [sys.executable, "-W", "error", str(script), str(tmp_path)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in (0, 1)
-    ]
-    try:
-        texts = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(texts)
-    seen = [torch.load(tmp_path / f"seen-{rank}.pt", weights_only=False) for rank in (0, 1)]
-    for (update, _, spec), first, second in zip(cases, *seen, strict=True):
+    first_rank, second_rank = on_two_ranks(one, cases, tokens_per_micro_batch=61)
+    for (update, _, spec), first, second in zip(cases, first_rank, second_rank, strict=True):
         want = gradient(one, update, spec)
         agree(first, want)
         agree(second, want)

@@ -1,0 +1,1 @@
+"""Policy losses, one module each. Importing them needs no torch; what builds a loss does."""
