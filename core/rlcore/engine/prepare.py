@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlcore.data.batch import Batch
 from rlcore.data.loss_weights import loss_weights
 from rlcore.data.sample import Group, Sample, Segment
+from rlcore.engine.estimate import estimate
 from rlcore.errors import BrokenPluginError
 from rlcore.manifest.schema import Manifest
 from rlcore.plugins.capabilities import batch_columns
@@ -150,7 +151,7 @@ def updates(
     """
     trainer, aggregate = manifest.trainer, manifest.algorithm.aggregate
     assert aggregate is not None, "the manifest is not resolved"
-    batch = estimator(batch)
+    batch = estimate(batch, estimator, manifest.algorithm.plugin("algorithm"))
     _, first = np.unique(batch["group"], return_index=True)
     groups = batch["group"][np.sort(first)]
     per_update = trainer.prompts_per_update or max(1, len(groups))

@@ -119,7 +119,7 @@ class _Reward:
         for sample in samples:
             try:
                 value = self.function(sample)
-            except Exception as exc:  # a plugin's code
+            except (Exception, SystemExit) as exc:  # a plugin's code
                 raise self._raised(exc, sample) from exc
             if inspect.iscoroutine(value):
                 started.callback(value.close)
@@ -129,7 +129,7 @@ class _Reward:
     def _call_batch(self, samples: Sequence[Sample]) -> list[Any]:
         try:
             returned = self.function.score_batch(samples)
-        except Exception as exc:  # a plugin's code
+        except (Exception, SystemExit) as exc:  # a plugin's code
             raise self._raised(exc, samples[0]) from exc
         if not isinstance(returned, Sequence | np.ndarray) or isinstance(returned, str | bytes):
             raise self._error(f"returned {reprlib.repr(returned)} from score_batch; it must return a list", samples[0])
@@ -143,7 +143,7 @@ class _Reward:
         """What an async reward comes to."""
         try:
             return await awaitable
-        except Exception as exc:  # a plugin's code
+        except (Exception, SystemExit) as exc:  # a plugin's code
             raise self._raised(exc, sample) from exc
 
     def judge(self, returned: Any, sample: Sample) -> _Verdict:
@@ -170,7 +170,7 @@ class _Reward:
                 return number
         raise self._error(f"returned {reprlib.repr(returned)}; {_ALLOWED}", sample)
 
-    def _raised(self, exc: Exception, sample: Sample) -> RewardError:
+    def _raised(self, exc: BaseException, sample: Sample) -> RewardError:
         return self._error(f"raised {type(exc).__name__}: {exc}", sample)
 
     def _error(self, what: str, sample: Sample) -> RewardError:

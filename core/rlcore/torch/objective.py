@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import BatchError, BrokenPluginError
+from rlcore.plugins.blame import blame
 from rlcore.plugins.capabilities import batch_columns
 from rlcore.plugins.loading import build, config_of
 from rlcore.torch.kl import kl
@@ -76,7 +77,8 @@ class Objective:
         advantages = columns["advantages"] if self._needs_advantages else torch.zeros_like(weights)
         extras = {name: columns[name] for name in self._extras}
         inputs = LossInputs(logprobs, old_logprobs, advantages, weights, segments, sequences, extras, units)
-        output = self.policy(inputs)
+        with blame(self.spec.policy):
+            output = self.policy(inputs)
         self._check_output(output, logprobs)
 
         loss = surrogate = output.loss if "correction" not in columns else output.loss * columns["correction"]
@@ -123,6 +125,10 @@ class Objective:
                 raise BatchError(f"column {name!r} has shape {[*column.shape]}, the log-probs {[*logprobs.shape]}")
 
     def _check_output(self, output: LossOutput, logprobs: Tensor) -> None:
+        if not isinstance(output, LossOutput):
+            raise BrokenPluginError(f"{self.spec.policy} must return a LossOutput, not {type(output).__name__}")
+        if logprobs.requires_grad and not output.loss.requires_grad:
+            raise BrokenPluginError(f"{self.spec.policy} returned a loss that does not depend on the log-probs")
         taken = _RESERVED & output.metrics.keys()
         if taken:
             raise BrokenPluginError(

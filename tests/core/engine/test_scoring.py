@@ -230,3 +230,12 @@ def test_a_long_response_shows_both_ends(scorer_of):
     assert "'begin" in message
     assert "#### 18'" in message
     assert "[…9612 characters…]" in message
+
+
+def test_a_reward_that_leaves_the_process_is_an_error() -> None:
+    def leave(sample: Sample) -> float:
+        raise SystemExit(3)
+
+    scorer = Scorer({"exit": RewardSection(use="exit")}, load=lambda ref, context: leave)
+    with pytest.raises(RewardError, match=r"reward 'exit' \(exit\) raised SystemExit: 3"):
+        scorer.score([make_sample("x")])

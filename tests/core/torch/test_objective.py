@@ -6,7 +6,7 @@ import pytest
 import torch
 from rlcore.data.batch import Batch
 from rlcore.data.loss_weights import loss_weights
-from rlcore.errors import BatchError, BrokenPluginError
+from rlcore.errors import BatchError, BrokenPluginError, PluginError
 from rlcore.plugins.config import PluginRef
 from rlcore.plugins.interfaces import LossSpec
 from rlcore.torch.logprobs import token_logprobs
@@ -303,3 +303,24 @@ def test_loss_that_is_no_loss_per_token_is_refused(tmp_path, returned, message):
     with pytest.raises(BrokenPluginError, match=message) as error:
         call(Objective(LossSpec(ref)), torch.zeros(2), advantages=torch.zeros(2))
     assert "my_loss.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('entropy')", r"loss/.*wrong\.py failed with KeyError: 'entropy' \(at .*wrong\.py:\d+\)"),
+        ("return inputs.logprobs", r"wrong\.py must return a LossOutput, not Tensor"),
+        ("return LossOutput(inputs.advantages)", r"wrong\.py returned a loss that does not depend on the log-probs"),
+    ],
+)
+def test_a_loss_that_is_wrong_is_named(tmp_path, body, message):
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "from rlcore import hookimpl\nfrom rlcore.torch.losses import LossOutput\n\n@hookimpl\ndef rlcore_policy_loss():\n"
+        f"    def loss(inputs):\n        {body}\n    return loss\n"
+    )
+    objective = Objective(LossSpec(PluginRef("loss", str(file))))
+    logprobs = torch.full((2,), -1.0, requires_grad=True)
+    columns = {name: torch.ones(2) for name in ("advantages", "loss_weights")}
+    with pytest.raises(PluginError, match=message):
+        objective(logprobs, None, columns, torch.zeros(2, dtype=torch.int64), 1)
