@@ -233,7 +233,7 @@ def test_a_long_response_shows_both_ends(scorer_of):
 
 
 def test_a_reward_that_leaves_the_process_is_an_error() -> None:
-    def leave(sample: Sample) -> float:
+    def leave(sample: object) -> float:
         raise SystemExit(3)
 
     scorer = Scorer({"exit": RewardSection(use="exit")}, load=lambda ref, context: leave)
