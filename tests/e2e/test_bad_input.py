@@ -63,7 +63,7 @@ MANIFESTS: list[tuple[str, Mapping[str, Any], str]] = [
     (
         "known plugin that is not installed",
         {"rollout": {"use": "vlm"}},
-        r"no rollout plugin 'vlm' is installed; did you mean 'vllm'\? .*pip install rlcore-vllm",
+        r"no rollout plugin 'vlm' is installed; did you mean 'vllm'\? planned, not available yet; installed: hf",
     ),
     (
         "missing file",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlcore.cli.table import print_table
-from rlcore.errors import BrokenPluginError
+from rlcore.errors import BrokenPluginError, UnknownPluginError
 from rlcore.plugins.discovery import PluginInfo, find_plugins
 from rlcore.plugins.kinds import KINDS, Kind, as_kind, split_key
 
@@ -40,17 +40,20 @@ def list_plugins(context: typer.Context, kind: KindOption = None, as_json: JsonO
         ("KIND", "NAME", "VERSION", "DISTRIBUTION", "STATUS", "SUMMARY"),
         [(i.kind, i.name, i.version, i.distribution, i.status, i.summary) for i in found],
     )
+    _print_fixes(found)
 
 
 @app.command()
 def show(
-    key: Annotated[str, typer.Argument(metavar="KIND/NAME", help="Such as loss/clip, or reward/./my_reward.py.")],
+    key: Annotated[
+        str, typer.Argument(metavar="[KIND/]NAME", help="Such as clip or loss/clip, or reward/./my_reward.py.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Import one plugin and print what it does, its options, and what it needs and provides."""
     from rlcore.plugins.loading import load
 
-    kind, name = split_key(key, "plugins show")
+    kind, name = _unique(key) if "/" not in key else split_key(key, "plugins show")
     plugin = load(kind, name, ready=False)
     status = next((i.status for i in find_plugins(kind) if i.name == name), "ok")
     doc = _doc(plugin)
@@ -95,6 +98,25 @@ def check(kind: KindOption = None, as_json: JsonOption = False) -> None:
     if broken:
         print(f"{len(broken)} of {len(rows)} plugins broken", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _unique(name: str) -> tuple[Kind, str]:
+    """The kind and name of a plugin given by name alone."""
+    kinds = list(dict.fromkeys(info.kind for info in find_plugins() if info.name == name))
+    if len(kinds) == 1:
+        return kinds[0], name
+    if kinds:
+        raise UnknownPluginError(f"several plugins are named {name!r}; say {' or '.join(f'{k}/{name}' for k in kinds)}")
+    raise UnknownPluginError(
+        f"no plugin {name!r} is installed; `rlcore plugins` lists them, and KIND/NAME says which one is meant"
+    )
+
+
+def _print_fixes(found: list[PluginInfo]) -> None:
+    """How to get what is missing, on standard error: the table alone goes into a pipe."""
+    for how in dict.fromkeys(info.how_to_fix for info in found if info.fix):
+        missing = [info.key for info in found if info.how_to_fix == how]
+        print(f"{', '.join(missing)}: {how}", file=sys.stderr)
 
 
 def _kind(text: str | None) -> Kind | None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rlcore.plugins.kinds import GROUPS as GROUPS
 from rlcore.plugins.kinds import Kind as Kind
+from rlcore.plugins.local import is_local
 
 if TYPE_CHECKING:
     from rlcore.plugins.interfaces import AlgorithmContext
@@ -62,4 +63,4 @@ class PluginRef:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
+        return f"{self.kind} {self.name}" if is_local(self.name) else f"{self.kind}/{self.name}"

@@ -17,7 +17,7 @@ from rlcore.plugins.kinds import GROUPS, KINDS, Kind, split_key
 from rlcore.plugins.known import KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 _Versions = Callable[[str], str | None]
 """Name of a distribution to its installed version."""
@@ -28,7 +28,8 @@ class PluginInfo:
     """A plugin as its distribution declares it.
 
     ``status`` is ``ok``, ``missing vllm>=0.10``, ``needs rlcore<0.2, found 0.3``, ``conflict: dist-a, dist-b`` or
-    ``blocked``. A name that two distributions claim is listed once for each of them.
+    ``blocked``. A name that two distributions claim is listed once for each of them. ``fix`` is the command that
+    installs what is missing, for the checkout's folder where an extra of rlcore is; empty where nothing is missing.
     """
 
     kind: Kind
@@ -38,11 +39,18 @@ class PluginInfo:
     status: str
     summary: str
     module: str
+    fix: str = ""
 
     @property
     def key(self) -> str:
         """``KIND/NAME``."""
         return f"{self.kind}/{self.name}"
+
+    @property
+    def how_to_fix(self) -> str:
+        """``fix`` with where to run it; empty where nothing is missing."""
+        where = "in the checkout of rlcore, run: " if " -e " in self.fix else "run: "
+        return f"{where}{self.fix}" if self.fix else ""
 
 
 def find_plugins(kind: Kind | None = None) -> list[PluginInfo]:
@@ -95,15 +103,18 @@ def _plugins_of(dist: Distribution, version_of: _Versions) -> Iterator[PluginInf
         # By hand: EntryPoint.module raises on a malformed value, and EntryPoint.extras splits "a-b" in two.
         module, _, extras = entry_point.value.rstrip("] ").partition("[")
         known = KNOWN.get(f"{kind}/{entry_point.name}")
+        wanted_extras = [extra.strip() for extra in extras.split(",") if extra.strip()]
+        status, fix = _status(dist, wanted_extras, version_of)
         yield PluginInfo(
             kind=kind,
             name=entry_point.name,
             version=version,
             distribution=owner,
-            status=_status(dist, [extra.strip() for extra in extras.split(",") if extra.strip()], version_of),
+            status=status,
             # A distribution of several plugins has one summary; the table has one for each.
             summary=known.summary if known and known.distribution == owner else summary,
             module=module.strip(),
+            fix=fix,
         )
 
 
@@ -113,39 +124,59 @@ def _field(dist: Distribution, name: str) -> str:
 
 
 class _Unmet(NamedTuple):
+    """A requirement, what is installed in its place, and the extra of rlcore that asks for it, if one does."""
+
     wanted: Requirement
     found: str | None
+    extra: str = ""
 
     def __str__(self) -> str:
         found = f" (found {self.found})" if self.found else ""
         return f"{self.wanted.name}{self.wanted.specifier}{found}"
 
 
-def _status(dist: Distribution, extras: Iterable[str], version: _Versions) -> str:
+def _status(dist: Distribution, extras: Sequence[str], version: _Versions) -> tuple[str, str]:
+    """The status, and the command that mends it where one does."""
     try:
         unmet = list(_unmet(dist, extras, version, set()))
     except InvalidRequirement as error:
-        return f"missing a requirement that can be read: {str(error).splitlines()[0]}"
-    for wanted, found in unmet:
-        if canonicalize_name(wanted.name) == "rlcore" and found:
-            return f"needs {wanted.name}{wanted.specifier}, found {found}"
-    return f"missing {', '.join(dict.fromkeys(map(str, unmet)))}" if unmet else "ok"
+        return f"missing a requirement that can be read: {str(error).splitlines()[0]}", ""
+    for wanted, found, _ in unmet:
+        if _is_core(wanted.name) and found:
+            return f"needs {wanted.name}{wanted.specifier}, found {found}", ""
+    if not unmet:
+        return "ok", ""
+    return f"missing {', '.join(dict.fromkeys(map(str, unmet)))}", _command(unmet)
+
+
+def _command(unmet: Sequence[_Unmet]) -> str:
+    """The pip command that installs these; rlcore's extras as in its checkout."""
+    extras = dict.fromkeys(miss.extra for miss in unmet if miss.extra)
+    own = dict.fromkeys(f'"{miss.wanted.name}{miss.wanted.specifier}"' for miss in unmet if not miss.extra)
+    return " ".join(["pip install", *([f'-e ".[{",".join(extras)}]"'] if extras else []), *own])
+
+
+def _is_core(name: str) -> bool:
+    return canonicalize_name(name) == "rlcore"
 
 
 def _unmet(
-    dist: Distribution, extras: Iterable[str], version: _Versions, followed: set[tuple[str, str]]
+    dist: Distribution, extras: Collection[str], version: _Versions, followed: set[tuple[str, str]]
 ) -> Iterator[_Unmet]:
     """What a distribution with these extras requires and the environment lacks.
 
     Extras that a requirement asks for (``rlcore[torch]``) are followed; what else those distributions need is their
     own affair, which pip saw to.
     """
+    core = _is_core(_field(dist, "Name"))
     for requirement in map(Requirement, dist.requires or ()):
-        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+        marker = requirement.marker
+        asking = [extra for extra in ("", *extras) if marker is None or marker.evaluate({"extra": extra})]
+        if not asking:
             continue
         found = version(requirement.name)
         if found is None or not _fits(requirement, found):
-            yield _Unmet(requirement, found)
+            yield _Unmet(requirement, found, asking[0] if core else "")
             continue
         name = canonicalize_name(requirement.name)
         fresh = {extra for extra in requirement.extras if (name, extra) not in followed}

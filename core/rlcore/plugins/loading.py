@@ -103,7 +103,8 @@ def load(kind: Kind, name: str, *, ready: bool = True) -> Plugin:
         if info.status != "ok" and (ready or not info.status.startswith("missing ")):
             by = f" by {BLOCK}" if info.status == "blocked" else ""
             owner = f"distribution {info.distribution} {info.version}"
-            raise PluginError(f"{info.key} ({owner}) can't be used: {info.status}{by}")
+            fix = f"; {info.how_to_fix}" if info.fix else ""
+            raise PluginError(f"{info.key} ({owner}) can't be used: {info.status}{by}{fix}")
         who = f"{info.key} (distribution {info.distribution} {info.version}, module {info.module})"
         if ":" in info.module:
             raise BrokenPluginError(f"{who}: an entry point must name a module, without a colon")

@@ -139,7 +139,7 @@ def test_show_blames_needs_on_the_plugin(rlcore, make_distribution) -> None:
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("gsm8k-rule-reward", "plugins show: 'gsm8k-rule-reward' is not KIND/NAME, such as reward/my-reward"),
+        ("gsm8k", "no plugin 'gsm8k' is installed; `rlcore plugins` lists them"),
         ("rewards/x", "plugins show: 'rewards' is no kind of plugin"),
         ("reward/gsm8k", "no reward plugin 'gsm8k' is installed; did you mean 'gsm8k-rule-reward'?"),
     ],
@@ -191,3 +191,17 @@ def test_check_imports_nothing_from_the_current_folder(rlcore, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     code, out, _ = rlcore("plugins", "check", "--kind", "loss")
     assert (code, "broken" in out) == (0, False)
+
+
+def test_show_by_name_alone_where_it_is_unique(rlcore, make_distribution) -> None:
+    assert rlcore("plugins", "show", "clip") == rlcore("plugins", "show", "loss/clip")
+    make_distribution("rival", {REWARDS: {"clip": "m"}})
+    code, _, err = rlcore("plugins", "show", "clip")
+    assert (code, err) == (2, "error: several plugins are named 'clip'; say loss/clip or reward/clip\n")
+
+
+def test_the_list_says_how_to_get_what_is_missing(rlcore, make_distribution) -> None:
+    make_distribution("o", {REWARDS: {"o": "m", "p": "m"}}, metadata=["Requires-Dist: not-there>=1"])
+    _, out, err = rlcore("plugins", "--kind", "reward")
+    assert "pip" not in out
+    assert 'reward/o, reward/p: run: pip install "not-there>=1"' in err.splitlines()

@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import pytest
 from rlcore.errors import PluginError
+from rlcore.plugins import discovery
 from rlcore.plugins.discovery import PluginInfo, find_plugins
 from rlcore.plugins.kinds import GROUPS, KINDS
 
@@ -120,3 +121,21 @@ def test_a_block_list_that_means_nothing_is_an_error(monkeypatch, entry) -> None
         PluginError, match=f"RLCORE_BLOCK: '{entry.split('/')[0]}.*kinds are trainer, rollout, algorithm"
     ):
         find_plugins()
+
+
+def test_the_fix_installs_an_extra_of_the_core_from_its_checkout_and_the_rest_by_name(
+    make_distribution, monkeypatch
+) -> None:
+    have = discovery._installed_version
+    monkeypatch.setattr(
+        discovery, "_installed_version", lambda name: None if name in ("jinja2", "safetensors") else have(name)
+    )
+    make_distribution("a", {REWARDS: {"a": "m"}}, metadata=["Requires-Dist: rlcore[torch]"])
+    make_distribution("b", {REWARDS: {"b": "m"}}, metadata=["Requires-Dist: rlcore[torch]", "Requires-Dist: no-x>=1"])
+    make_distribution("c", {REWARDS: {"c": "m"}}, metadata=["Requires-Dist: jinja2>=3"])
+    assert the("a").status.startswith("missing ")
+    assert the("a").fix == 'pip install -e ".[torch]"'
+    assert the("a").how_to_fix == 'in the checkout of rlcore, run: pip install -e ".[torch]"'
+    assert the("b").fix == 'pip install -e ".[torch]" "no-x>=1"'
+    assert the("c").how_to_fix == 'run: pip install "jinja2>=3"'
+    assert (the("clip", "loss").fix, the("clip", "loss").how_to_fix) == ("", "")

@@ -83,7 +83,7 @@ def test_what_a_file_defines_can_be_pickled_into_another_process(shout: Path, tm
         "print(reference, score(SimpleNamespace(response='!!!')))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "p"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"reward/{shout} 3.0"
+    assert done.stdout.strip() == f"reward {shout} 3.0"
 
 
 def test_a_file_that_fails_names_file_and_line_and_is_read_again(shout: Path) -> None:
@@ -118,3 +118,8 @@ def test_a_file_that_is_not_there_or_not_python(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UnknownPluginError, match=r"notes\.txt is no \.py file"):
         config_class("reward", str(tmp_path / "notes.txt"))
+
+
+def test_a_ref_reads_as_kind_and_name_or_as_kind_and_file() -> None:
+    assert str(PluginRef("loss", "clip")) == "loss/clip"
+    assert str(PluginRef("loss", "/tmp/x.py")) == "loss /tmp/x.py"

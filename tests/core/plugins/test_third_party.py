@@ -69,6 +69,7 @@ def test_it_is_listed_shown_checked_and_scores(installed, tmp_path: Path) -> Non
             "status": "ok",
             "summary": "Short answers score",
             "module": "my_reward.plugin",
+            "fix": "",
         }
     ]
     shown = python(rlcore.format(["plugins", "show", "reward/short-answer"]), installed, tmp_path)
