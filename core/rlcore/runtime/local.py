@@ -34,7 +34,8 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
         train = own or manifest.trainer
         model = manifest.model
         if role == "critic" and manifest.critic and manifest.critic.path:
-            model = model.model_copy(update={"path": manifest.critic.path})
+            # A revision is one of model.path.
+            model = model.model_copy(update={"path": manifest.critic.path, "revision": None})
         context = TrainContext(
             role=role,
             model=model,
