@@ -36,7 +36,7 @@ def gpg_advantages(rewards: NDArray[np.floating], groups: NDArray[np.integer]) -
     α makes up for what those M dilute in an average over all N. They get exactly 0.
     """
     centred, std = deviations(rewards, groups)
-    return centred * (len(std) / max(1, np.count_nonzero(std)))
+    return centred * (len(std) / max(1, int(np.count_nonzero(std))))
 
 
 @hookimpl

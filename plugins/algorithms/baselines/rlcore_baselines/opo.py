@@ -40,7 +40,8 @@ def opo_advantages(
     """
     # Of the deviations from the mean, which are exactly 0 where there is no spread; the mean cancels.
     centred, _ = deviations(rewards, groups)
-    return centred - group_sums(lengths * centred, groups) / np.maximum(group_sums(lengths, groups), 1)
+    baseline: NDArray[np.float64] = group_sums(lengths * centred, groups) / np.maximum(group_sums(lengths, groups), 1)
+    return centred - baseline
 
 
 @hookimpl

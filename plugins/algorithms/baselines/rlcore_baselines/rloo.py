@@ -38,7 +38,8 @@ def rloo_advantages(rewards: NDArray[np.floating], groups: NDArray[np.integer]) 
     """
     sizes = group_sizes(groups)
     centred, _ = deviations(rewards, groups)
-    return sizes / np.maximum(sizes - 1, 1) * centred
+    advantages: NDArray[np.float64] = sizes / np.maximum(sizes - 1, 1) * centred
+    return advantages
 
 
 @hookimpl

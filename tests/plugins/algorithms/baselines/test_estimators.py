@@ -39,7 +39,7 @@ def test_golden_values(advantages, batch_of, name, rows):
 
 
 def test_golden_values_of_gpg_but_for_alpha(advantages, batch_of):
-    """verl scales by rows over rows whose *reward* isn't 0, here 4/3; the paper by rows over rows that teach, here 1."""
+    """verl scales by rows over rows whose *reward* isn't 0, here 4/3; the paper by rows over rows that teach: 1."""
     got = advantages("gpg", batch_of(REWARDS, GROUPS, MASKS.tolist()))
     verl = np.array([0.66667, -0.66667, -0.33333, 0.33333])
     np.testing.assert_allclose(got.reshape(4, 4) * (4 / 3), verl[:, None] * MASKS, atol=1e-5)
@@ -52,7 +52,7 @@ def test_gpg_makes_up_for_groups_without_spread(advantages, batch_of):
 
 
 def test_rloo_compares_with_the_others(advantages, batch_of):
-    """Uneven and interleaved: group 1 has rewards 4, 1, 1, group 2 has 1, 3; the others' means are 1, 2.5, 2.5; 3, 1."""
+    """Uneven and interleaved. Group 1 has rewards 4, 1, 1 (the others' means 1, 2.5, 2.5), group 2 1, 3 (3, 1)."""
     got = advantages("rloo", batch_of([4, 1, 1, 3, 1], [1, 2, 1, 2, 1]))
     np.testing.assert_allclose(got, [3, -2, -1.5, 2, -1.5])
 
@@ -140,7 +140,7 @@ def test_without_spread_everything_is_exactly_zero(advantages, batch_of, name, r
 
 @pytest.mark.parametrize("name", ["rloo", "opo", "gpg"])
 def test_a_group_without_spread_stays_zero_beside_others(advantages, batch_of, name):
-    """Field case A05: sizes 4, 3, 4, interleaved; the middle group all 5.0. Nothing else is normalised over the batch."""
+    """Field case A05: sizes 4, 3, 4, interleaved; the middle group all 5.0. Nothing is normalised over the batch."""
     rewards, groups = [1, 9, 5, 0, 0, 5, 2, 4, 5, 1, 3], [1, 3, 2, 1, 1, 2, 3, 3, 2, 1, 3]
     got = advantages(name, batch_of(rewards, groups))
     assert not got[np.array(groups) == 2].any()
