@@ -84,6 +84,7 @@ def straight_with_critic(tmp_path_factory: pytest.TempPathFactory, new_task: Any
 
 
 def test_the_policy_waits_for_the_critic_to_warm_up(task: Any, tiny_model: Path) -> None:
+    task.manifest["trainer"] = {**task.manifest["trainer"], "schedule": "linear"}
     rows = with_critic(task, warmup_steps=2).run()
     start = load_file(tiny_model / "model.safetensors")
     for step, row in enumerate(rows, start=1):
@@ -93,6 +94,8 @@ def test_the_policy_waits_for_the_critic_to_warm_up(task: Any, tiny_model: Path)
         assert ("policy/loss" in row) is not waits
         assert "critic/loss" in row
         assert row["run/updates"] == 2
+    # Twelve updates, of which eight are the policy's: the mean of the last two rates is that after 6.5 of 8.
+    assert rows[-1]["policy/lr"] == pytest.approx(1e-3 * (1 - 6.5 / 8))
     critics = [model_at(task, step, "critic")["score.weight"] for step in (1, 2)]
     assert not np.array_equal(*critics)
     resumed = task.run(resume="1")
