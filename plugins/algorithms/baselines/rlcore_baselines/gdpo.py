@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from rlcore import AdvantageEstimator, AlgorithmContext, Batch
 
 
+_KL_IN_REWARD = (
+    "gdpo normalises each reward by itself, in which a KL taken off the reward would lose its coefficient; "
+    "set algorithm.kl.in to loss"
+)
+
+
 class Config(AlgorithmConfig):
     """GRPO with each reward normalised by itself, so that a large or frequent one does not hide the others."""
 
@@ -30,6 +36,10 @@ class Config(AlgorithmConfig):
     def defaults(self) -> Mapping[str, Any]:
         """The clipped surrogate, averaged as in GRPO."""
         return {"loss": "clip", "aggregate": "seq-mean-token-mean"}
+
+    def conflicts(self, context: AlgorithmContext) -> Mapping[str, str]:
+        """KL in the reward, which has no column of its own to be normalised in."""
+        return {"kl": _KL_IN_REWARD} if context.kl_in_reward else {}
 
 
 def gdpo_advantages(batch: Batch, weights: Mapping[str, float]) -> NDArray[np.float64]:
@@ -59,10 +69,7 @@ def rlcore_advantage_estimator(config: Config, context: AlgorithmContext) -> Adv
 
     def estimate(batch: Batch) -> Batch:
         if "token_rewards" in batch:
-            raise BatchError(
-                "gdpo normalises each reward by itself, in which a KL taken off the reward would lose its coefficient; "
-                "set algorithm.kl.in to loss"
-            )
+            raise BatchError(_KL_IN_REWARD)
         advantages = gdpo_advantages(batch, context.reward_weights)
         return with_advantages(batch, whiten(batch, batch.spread(advantages)))
 
