@@ -87,10 +87,13 @@ def test_label_smoothing_by_hand():
 
 
 def test_ipo_by_hand():
-    """(m − 1/(2β))² with β = ¼: (1 − 2)² and (−¾ − 2)²; the gradient in m is 2 (m − 2)."""
-    value, gradient, _ = run(inputs_of(), beta=0.25, form="ipo")
-    assert value == pytest.approx((1 + 2.75**2) / 2, rel=1e-12)
-    np.testing.assert_allclose(gradient, [s * [-1.0, -2.75][u] for s, u in zip(SIGNS, UNITS, strict=True)], rtol=1e-9)
+    """(m − 1/(2β))² with β = ¼ and means over tokens: m = .75 − .25 and −1/6 − .25; the gradient in m is 2 (m − 2)."""
+    value, gradient, output = run(inputs_of(), beta=0.25, form="ipo")
+    margins = [0.5, -1 / 6 - 0.25]
+    assert value == pytest.approx(np.mean([(m - 2) ** 2 for m in margins]), rel=1e-12)
+    want = [s * (margins[u] - 2) / LENGTHS[row] for s, u, row in zip(SIGNS, UNITS, SEGMENTS, strict=True)]
+    np.testing.assert_allclose(gradient, want, rtol=1e-9)
+    np.testing.assert_allclose(output.metrics["margin"], [0.25 * margins[u] for u in UNITS], rtol=1e-12)
 
 
 @pytest.mark.parametrize("far", [-100.0, 100.0])
