@@ -9,6 +9,7 @@ import pytest
 import torch
 from rlcore import Batch, LossSpec, TrainContext
 from rlcore.data.loss_weights import loss_weights
+from rlcore.data.sharding import shard
 from rlcore.errors import BatchError, PluginError
 from rlcore.manifest.schema import ModelSection, TrainerSection
 from rlcore.plugins.config import PluginRef
@@ -132,7 +133,7 @@ def model_folder(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", hidden_size=16, initializer_range=0.2)
 
 
-def pairs(seed=0):
+def pairs(seed=0, aggregate="seq-mean-token-mean"):
     """Two samples a prompt, with a gap of observed tokens in one of them, and rewards that differ."""
     rng = np.random.default_rng(seed)
     lengths = [9, 14, 6, 8, 12, 5, 7, 11]
@@ -149,7 +150,7 @@ def pairs(seed=0):
         reward=np.float32([1, 0, 0, 1, 1, 0, 0, 1]),
     )
     batch = build(PluginRef("algorithm", "dpo"), AlgorithmContext(2, 11, 0))(batch)
-    return batch.with_tokens(loss_weights=loss_weights(batch, "seq-mean-token-mean", max_response_tokens=11))
+    return batch.with_tokens(loss_weights=loss_weights(batch, aggregate, max_response_tokens=11))
 
 
 def gradients(folder, batch, tokens_per_micro_batch, **options):
@@ -216,6 +217,18 @@ def test_the_split_does_not_matter(model_folder, options):
     assert distance(split, whole) < 1e-5
     assert distance(shuffled, whole) < 1e-5
     assert split_metrics == pytest.approx(metrics, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "aggregate", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+)
+def test_shares_of_two_ranks_add_up(model_folder, aggregate):
+    """Every average: pairs stay whole on a rank, and gradients are summed over ranks."""
+    batch = pairs(aggregate=aggregate)
+    whole, metrics = gradients(model_folder, batch, 200)
+    shares = [gradients(model_folder, batch.select(rows), 30) for rows in shard(batch, 2)]
+    assert distance({name: sum(share[name] for share, _ in shares) for name in whole}, whole) < 1e-5
+    assert sum(share["policy/loss"] for _, share in shares) == pytest.approx(metrics["policy/loss"], rel=1e-5)
 
 
 def test_a_pair_that_does_not_fit_says_what_to_raise(model_folder):
