@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def task(tmp_path: Path, tiny_model: Path) -> Task:
     return make_task(tmp_path, tiny_model)
+
+
+@pytest.fixture(scope="session")
+def new_task(tiny_model: Path) -> Callable[[Path], Task]:
+    """Makes a task in a folder."""
+    return lambda folder: make_task(folder, tiny_model)
 
 
 @pytest.fixture(scope="session")

@@ -36,24 +36,30 @@ def finite(values: NDArray[Any], what: str = "rewards") -> NDArray[np.float64]:
 
 
 def token_rewards(batch: Batch) -> NDArray[np.float64]:
-    """``token_rewards`` at live tokens, 0 elsewhere and where there are none; float64[T]."""
+    """``token_rewards`` at live tokens, 0 elsewhere and where there are none; float64[T].
+
+    Raises ``BatchError`` naming the rows in which they are no finite numbers.
+    """
     if "token_rewards" not in batch:
         return np.zeros(len(batch.tokens))
-    return np.where(batch["loss_mask"] != 0, batch["token_rewards"], 0).astype(np.float64)
+    column = np.where(batch["loss_mask"] != 0, batch["token_rewards"], 0).astype(np.float64)
+    finite(batch.sum_rows(column), "sums of token_rewards")
+    return column
 
 
 def total_rewards(batch: Batch) -> NDArray[np.float64]:
     """``reward`` plus the sum of ``token_rewards`` over the live tokens of each sample; float64[N].
 
-    Raises ``BatchError`` naming the rows whose total is no finite number.
+    Raises ``BatchError`` naming the rows in which either is no finite number.
     """
-    return finite(batch["reward"].astype(np.float64) + batch.sum_rows(token_rewards(batch)))
+    return finite(batch["reward"]) + batch.sum_rows(token_rewards(batch))
 
 
 def group_sums(values: NDArray[Any], groups: NDArray[np.integer]) -> NDArray[np.float64]:
     """Sum over the group of each row; float64[N]."""
     _, index = np.unique(groups, return_inverse=True)
-    return np.bincount(index, values.astype(np.float64))[index]
+    totals: NDArray[Any] = np.bincount(index, values)
+    return totals[index]
 
 
 def group_sizes(groups: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -76,10 +82,5 @@ def deviations(
 
 
 def with_advantages(batch: Batch, advantages: NDArray[np.floating]) -> Batch:
-    """The batch with the advantages of its tokens [T], or of its samples [N] at each of their tokens.
-
-    They are kept as float32, and are 0 where ``loss_mask`` is 0.
-    """
-    if advantages.shape == (len(batch),):
-        advantages = batch.spread(advantages)
-    return batch.with_tokens(advantages=np.where(batch["loss_mask"] != 0, advantages, 0.0).astype(np.float32))
+    """The batch with these advantages of its tokens [T], as float32, and 0 where ``loss_mask`` is 0."""
+    return batch.with_tokens(advantages=np.where(batch["loss_mask"] != 0, advantages, 0).astype(np.float32))

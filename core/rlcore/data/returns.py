@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlcore.data.groups import FLAT
+from rlcore.data.groups import FLAT, finite, token_rewards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,16 +21,17 @@ WHITEN_EPSILON = 1e-8
 """Added to the variance, as in the implementations that published results come from."""
 
 
-def at_last_live(batch: Batch, per_sample: NDArray[np.floating]) -> NDArray[np.float64]:
-    """A sample column [N] at the last live token of each row, 0 at the other tokens; float64[T].
+def rewards_of_tokens(batch: Batch) -> NDArray[np.float64]:
+    """``token_rewards``, and the sample's ``reward`` at its last live token; float64[T], 0 where masked.
 
-    A row without a live token has nowhere to put it.
+    A row without a live token has nowhere to put its reward. Raises ``BatchError`` naming the rows in which either is
+    no finite number.
     """
+    column, reward = token_rewards(batch), finite(batch["reward"])
     live = np.flatnonzero(batch["loss_mask"])
     rows = batch.rows[live]
     last = np.append(rows[1:] != rows[:-1], True)[: len(live)]
-    column = np.zeros(len(batch.tokens))
-    column[live[last]] = per_sample[rows[last]]
+    column[live[last]] += reward[rows[last]]
     return column
 
 

@@ -65,8 +65,9 @@ class Request:
 class Completion:
     """What an engine generated for a request.
 
-    ``tokens`` int32[n] includes the EOS id that ended it. ``logprobs`` float32[n], if asked for, are those of the
-    distribution sampled from, temperature included. ``weight_version`` is that of the weights in use.
+    ``tokens`` int32[n] includes the EOS id that ended it. ``logprobs`` float32[n], if asked for, are over the whole
+    vocabulary at the request's temperature, as a trainer's are: before min_tokens, top_p and top_k leave tokens out.
+    ``weight_version`` is that of the weights in use.
     """
 
     request_id: str

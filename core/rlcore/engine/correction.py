@@ -23,7 +23,7 @@ def mismatch_metrics(batch: Batch) -> dict[str, float]:
     log_ratio = _log_ratio(batch)[batch["loss_mask"] > 0]
     if not len(log_ratio):
         return {}
-    ratio = np.exp(log_ratio)
+    ratio = np.exp(np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO))
     apart = np.abs(log_ratio)
     return {
         "rollout/logprob_difference_mean": float(apart.mean()),
@@ -47,7 +47,7 @@ def correct(batch: Batch, settings: RolloutCorrectionSection) -> tuple[Batch, di
     metrics = {"rollout/corrected_fraction": float(outside.sum() / max(1, live.sum()))}
     if settings.mode == "mask":
         batch = batch.with_tokens(loss_mask=np.where(outside, 0, batch["loss_mask"]).astype(np.float32))
-    weight = np.where(live, np.minimum(weight, settings.cap), 0)
+    weight = np.where(batch["loss_mask"] > 0, np.minimum(weight, settings.cap), 0)
     return batch.with_tokens(correction=weight.astype(np.float32)), metrics
 
 

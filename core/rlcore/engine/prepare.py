@@ -20,6 +20,9 @@ from rlcore.plugins.interfaces import AdvantageEstimator, LossSpec
 from rlcore.plugins.loading import build, config_of
 from rlcore.runtime.workers import Workers
 
+ON_DEMAND = frozenset({"old_logprobs", "rollout_logprobs", "ref_logprobs", "baseline_reward"})
+"""Columns that ``StepPlan`` has computed where an estimator or loss reads them."""
+
 UpdatePreparation = Callable[[Batch], Batch]
 """What a policy loss does once over a whole update, before it is split over ranks and micro-batches."""
 

@@ -128,7 +128,7 @@ def _absolute(given: Node, path: KeyPath, folder: Path) -> Path:
 
 
 def _holds_path(path: KeyPath, value: str) -> bool:
-    if path == ("model", "path"):
+    if path in (("model", "path"), ("critic", "path")):
         return looks_like_path(value)
     if path[-1:] == ("use",) and kind_at(path[:-1]):
         return is_local(value)

@@ -43,6 +43,11 @@ class Shape:
         return self.vocab * h * (1 if self.tied else 2) + self.layers * (attention + mlp + norms) + h
 
     @property
+    def critic_parameters(self) -> int:
+        """The same with a value head, weights and a bias, in place of the output head."""
+        return self.parameters - (0 if self.tied else self.vocab * self.hidden) + self.hidden + 1
+
+    @property
     def activations(self) -> int:
         """Values that one layer keeps per token for its backward pass, roughly: norms, q, k, v, context, gated MLP."""
         return 6 * self.hidden + 2 * self.head_dim * (self.heads + self.kv_heads) + 4 * self.intermediate
@@ -85,21 +90,40 @@ def _shape(config: Mapping[str, Any]) -> Shape:
     )
 
 
-def training_bytes(shape: Shape, dtype: str, trainer: TrainerSection, *, reference: bool) -> dict[str, int]:
-    """Bytes on one device while the policy is updated, by what takes them; an estimate.
+def training_bytes(
+    shape: Shape,
+    dtype: str,
+    trainer: TrainerSection,
+    *,
+    reference: bool,
+    critic: tuple[Shape, TrainerSection] | None = None,
+) -> dict[str, int]:
+    """Bytes on one device while models are updated, by what takes them; an estimate.
 
     Weights, gradients and AdamW's two moments are float32; a bfloat16 model adds a copy to compute in. Logits exist for
-    one chunk at a time, with their gradient. Activations are those of one micro-batch.
+    one chunk at a time, with their gradient. Activations are those of one micro-batch. Critic and policy learn one
+    after the other, so gradients and activations are the larger of the two.
     """
     n, size = shape.parameters, 2 if dtype == "bfloat16" else 4
+    held = 4 + (2 if dtype == "bfloat16" else 0)
+    parts = {
+        "weights": held * n,
+        "gradients": 4 * n,
+        "optimizer": 8 * n,
+        "activations": _activation_bytes(shape, trainer, size),
+        "logits": 2 * 4 * min(trainer.logprob_chunk_tokens, trainer.tokens_per_micro_batch) * shape.vocab,
+    }
+    if critic is not None:
+        critic_shape, section = critic
+        m = critic_shape.critic_parameters
+        parts["gradients"] = max(parts["gradients"], 4 * m)
+        parts["activations"] = max(parts["activations"], _activation_bytes(critic_shape, section, size))
+        parts["critic"] = held * m + 8 * m
+    return {**parts, "reference": n * size} if reference else parts
+
+
+def _activation_bytes(shape: Shape, trainer: TrainerSection, size: int) -> int:
     kept = shape.layers * shape.activations
     if trainer.gradient_checkpointing:
         kept = shape.layers * shape.hidden + shape.activations
-    parts = {
-        "weights": 4 * n + (2 * n if dtype == "bfloat16" else 0),
-        "gradients": 4 * n,
-        "optimizer": 8 * n,
-        "activations": trainer.tokens_per_micro_batch * kept * size,
-        "logits": 2 * 4 * min(trainer.logprob_chunk_tokens, trainer.tokens_per_micro_batch) * shape.vocab,
-    }
-    return {**parts, "reference": n * size} if reference else parts
+    return trainer.tokens_per_micro_batch * kept * size

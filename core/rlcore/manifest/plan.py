@@ -23,7 +23,6 @@ def plan_rows(loaded: LoadedManifest) -> list[tuple[str, str]]:
     Raises ``ManifestError`` for a parquet file that is none, and for fewer rows than one step needs.
     """
     manifest = loaded.manifest
-    step = StepPlan.of(manifest)
     rows = _count_rows(loaded, "train")
     if rows is not None and rows < (manifest.data.prompts_per_step if manifest.data.last_batch == "drop" else 1):
         message = (
@@ -31,14 +30,23 @@ def plan_rows(loaded: LoadedManifest) -> list[tuple[str, str]]:
             "lower it, or set data.last_batch to short"
         )
         refuse([Problem(loaded.source_of(("data", "train")), ("data", "train"), message)])
+    unloaded = [loaded.unloaded[path] for path in (("algorithm",), ("algorithm", "loss")) if path in loaded.unloaded]
+    common = [("steps", _steps(manifest, rows))]
+    evaluation = ("evaluation", _evaluation(manifest, _count_rows(loaded, "val")))
+    if unloaded:  # what a step computes is what they read
+        return [*common, evaluation, ("the rest", f"is not known unless {' and '.join(unloaded)} may be imported")]
+    step = StepPlan.of(manifest)
     return [
-        ("steps", _steps(manifest, rows)),
+        *common,
         ("updates", _updates(manifest, step)),
-        ("samples", _samples(manifest)),
-        ("evaluation", _evaluation(manifest, _count_rows(loaded, "val"))),
+        ("samples", _samples(manifest, step)),
+        *_sampling(manifest),
+        *_algorithm(manifest),
+        evaluation,
         ("models", _models(step)),
+        *_critic(manifest),
         *_memory(manifest, step),
-        *(("skipped", sentence) for sentence in _skipped(manifest, step)),
+        *(("skipped", sentence) for sentence in _skipped(step)),
     ]
 
 
@@ -84,11 +92,48 @@ def _updates(manifest: Manifest, step: StepPlan) -> str:
     return f"{step.updates_per_step} a step: {sizes}{again}"
 
 
-def _samples(manifest: Manifest) -> str:
+def _samples(manifest: Manifest, step: StepPlan) -> str:
     data = manifest.data
-    samples = data.prompts_per_step * manifest.rollout.samples_per_prompt
+    samples = data.prompts_per_step * (manifest.rollout.samples_per_prompt + step.greedy_baseline)
     tokens = samples * (data.max_prompt_tokens + data.max_response_tokens)
-    return f"{samples:,} a step, of at most {tokens:,} tokens"
+    greedy = ", of which one of each prompt is greedy and a baseline only" if step.greedy_baseline else ""
+    return f"{samples:,} a step, of at most {tokens:,} tokens{greedy}"
+
+
+def _sampling(manifest: Manifest) -> list[tuple[str, str]]:
+    dynamic = manifest.algorithm.dynamic_sampling
+    if dynamic is None:
+        return []
+    name = dynamic.filter_on or next(iter(manifest.rewards))
+    short = "the run stops" if dynamic.when_short == "stop" else "it trains on what there is"
+    waves = f"in up to {dynamic.max_generation_rounds} waves a step; after the last, {short}"
+    return [("dynamic", f"prompts whose answers are equal in reward {name} are replaced, {waves}")]
+
+
+def _algorithm(manifest: Manifest) -> list[tuple[str, str]]:
+    """Terms between policy, reference and engine, where there are any."""
+    rows = []
+    kl, correction = manifest.algorithm.kl, manifest.algorithm.rollout_correction
+    if kl is not None and kl.coef:
+        goal = f"adapted to a KL of {kl.target:g} a token" if kl.target is not None else "fixed"
+        rows.append(("KL", f"{kl.estimator} in the {kl.placement}, times {kl.coef:g} ({goal})"))
+    if correction is not None:
+        what = {"token": "tokens", "sequence": "samples"}[correction.level]
+        if correction.mode == "truncate":
+            how = f"importance weights of {what} are cut to {correction.cap:g}"
+        else:
+            how = f"{what} don't train whose importance weight is outside {correction.floor:g} to {correction.cap:g}"
+        rows.append(("correction", how))
+    return rows
+
+
+def _critic(manifest: Manifest) -> list[tuple[str, str]]:
+    critic = manifest.critic
+    if critic is None:
+        return []
+    clip = f"an update moves values by at most {critic.value_clip:g}" if critic.value_clip else "values move freely"
+    warmup = f", and the policy is first trained after {critic.warmup_steps} steps" if critic.warmup_steps else ""
+    return [("critic", f"from {critic.path or manifest.model.path}, lr {critic.lr:g}; {clip}{warmup}")]
 
 
 def _evaluation(manifest: Manifest, rows: int | None) -> str:
@@ -104,17 +149,21 @@ def _evaluation(manifest: Manifest, rows: int | None) -> str:
 
 
 def _memory(manifest: Manifest, step: StepPlan) -> list[tuple[str, str]]:
-    folder = manifest.model.path
-    shape = read_shape(Path(folder)) if looks_like_path(folder) else None
-    if shape is None:
-        why = (
-            "an architecture without a formula here" if looks_like_path(folder) else "the model is not on this machine"
-        )
-        return [("memory", f"unknown: {why}")]
-    parts = training_bytes(shape, manifest.model.dtype, manifest.trainer, reference=step.reference)
+    shapes, section = [], manifest.critic
+    folders = [manifest.model.path, *([section.path or manifest.model.path] if section else [])]
+    for name, folder in zip(("the model", "the critic"), folders, strict=False):
+        shape = read_shape(Path(folder)) if looks_like_path(folder) else None
+        if shape is None:
+            why = f"{name} is not on this machine"
+            if looks_like_path(folder):
+                why = f"{name} is of an architecture without a formula here"
+            return [("memory", f"unknown: {why}")]
+        shapes.append(shape)
+    critic = (shapes[1], section) if section else None
+    parts = training_bytes(shapes[0], manifest.model.dtype, manifest.trainer, reference=step.reference, critic=critic)
     detail = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
     total = f"about {sum(parts.values()) / GIB:.2f} GiB a device while training ({detail}), and what generation takes"
-    return [("parameters", f"{shape.parameters:,}"), ("memory", total)]
+    return [("parameters", f"{shapes[0].parameters:,}"), ("memory", total)]
 
 
 def _models(step: StepPlan) -> str:
@@ -122,12 +171,11 @@ def _models(step: StepPlan) -> str:
     return ", ".join(["policy", *others[:-1]]) + "".join(f" and {name}" for name in others[-1:])
 
 
-def _skipped(manifest: Manifest, step: StepPlan) -> list[str]:
+def _skipped(step: StepPlan) -> list[str]:
     sentences = []
     if not step.reference:
-        sentences.append("reference model: no KL term")
-    kl = manifest.algorithm.kl
-    if not step.old_logprobs and not (step.reference and kl and kl.placement == "reward"):
+        sentences.append("reference model: there is no KL term, and nothing reads its log-probs")
+    if not step.old_logprobs:
         sentences.append("log-probs before the update: one update per rollout, so the ratio is 1 by construction")
     if not step.rollout_logprobs:
         compared = "nothing reads them after they were compared once with the trainer's"

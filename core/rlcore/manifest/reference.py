@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -12,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from rlcore.manifest.nodes import dotted
 from rlcore.manifest.render import flow
 from rlcore.manifest.schema import Manifest, PluginSection
-from rlcore.manifest.sections import PLUGIN_SECTIONS, annotation_at, fields_of, is_model, options_of
+from rlcore.manifest.sections import PLUGIN_SECTIONS, annotation_at, is_model, options_of, own_fields
 from rlcore.manifest.words import describe
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ def manifest_reference() -> str:
     """Every key of every section in Markdown: type, default, sentence."""
     parts = []
     for path, model in _sections():
+        text = "\n\n".join(part.replace("\n", " ") for part in cleandoc(model.__doc__ or "").split("\n\n"))
         kind = next((kind for pattern, kind in PLUGIN_SECTIONS.items() if pattern == path), None)
         options = f" Options of the {kind} plugin stand beside these keys." if kind else ""
-        parts.append(f"### {dotted(path).replace('*', 'NAME') or 'Top level'}\n\n{model.__doc__}{options}\n")
+        parts.append(f"### {dotted(path).replace('*', 'NAME') or 'Top level'}\n\n{text}{options}\n")
         parts.append("| key | must be | default | |\n|---|---|---|---|")
-        parts += [_row(key, info) for key, info in fields_of(model).items()]
+        parts += [_row(key, info) for key, info in own_fields(model, path).items()]
         parts.append("")
     return "\n".join(parts)
 
@@ -48,13 +50,12 @@ def with_reference(text: str) -> str:
 
 
 def _sections(path: KeyPath = (), annotation: Any = Manifest) -> Iterator[tuple[KeyPath, type[BaseModel]]]:
-    """Every mapping with known keys, outer before inner; an entry of a list or of named sections goes as ``*``."""
-    if path == ("reference",):  # the keys of trainer
-        return
+    """Every mapping with keys of its own, outer before inner; an entry of a list or of named sections goes as ``*``."""
     for option in options_of(annotation):
         if is_model(option):
-            yield path, option
-            for key in fields_of(option):
+            if own_fields(option, path):
+                yield path, option
+            for key in own_fields(option, path):
                 yield from _sections((*path, key), annotation_at(option, (key,)))
         elif get_origin(option) in (dict, list):
             yield from _sections((*path, "*"), get_args(option)[-1])

@@ -143,10 +143,13 @@ class TrainerSection(PluginSection):
 
 
 class CriticSection(TrainerSection):
-    """How the critic is trained, for estimators that read values. It has a trainer's keys, and its own."""
+    """How the critic is trained, for estimators that read values. It has a trainer's keys and these; which prompts an
+    update trains on, and how often, is the trainer's to say.
+    """
 
     path: str | None = None
-    """Model that the critic starts from, with a value head in place of its own; null is model.path."""
+    """Model that the critic starts from: a language model, which gets a value head of zeros, a saved critic, or a
+    reward model of one label. A folder or an id, as model.path; null is that one."""
     value_clip: PositiveFloat | None = 0.5
     """How far an update may move a value from what it was; null doesn't limit it."""
     warmup_steps: NonNegativeInt = 0
@@ -199,7 +202,10 @@ class DynamicSamplingSection(Section):
 
 
 class RolloutCorrectionSection(Section):
-    """Importance weights for what the engine sampled with other probabilities than the trainer's."""
+    """Importance weights for what the engine sampled with other probabilities than the trainer's.
+
+    Both are over the whole vocabulary, so that what top_p and top_k leave out is not seen here.
+    """
 
     level: Literal["token", "sequence"] = "token"
     """One weight for each token, or one for a whole sample: the product over its tokens."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from rlcore.manifest.schema import Manifest, PluginSection
+from rlcore.manifest.schema import Manifest, PluginSection, TrainerSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,6 +63,12 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
         for name, info in model.model_fields.items()
         if not (isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("internal"))
     }
+
+
+def own_fields(model: type[BaseModel], path: KeyPath) -> dict[str, FieldInfo]:
+    """The fields of the section at a path, but for those that ``trainer`` has with the same meaning."""
+    known = fields_of(TrainerSection) if path in (("reference",), ("critic",)) else {}
+    return {key: info for key, info in fields_of(model).items() if key not in known}
 
 
 def annotation_at(model: type[BaseModel], path: KeyPath) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -52,6 +53,10 @@ class Validation:
         """A problem with the value (or key) at a path, or with the closest section around it that was written."""
         node = None if at_key else self.root.get(*path)
         return Problem(node.source if node is not None else self.root.nearest(path).where, path, message)
+
+
+Check = Callable[[Validation, Manifest], Iterator[Problem]]
+"""What sections must agree on: one function, which yields problems with their places."""
 
 
 def is_trust_key(key: str | int) -> bool:

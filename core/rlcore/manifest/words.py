@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rlcore.manifest.nodes import KeyPath, dotted
 from rlcore.manifest.schema import Manifest, PluginSection
-from rlcore.manifest.sections import fields_of, is_model, model_at, options_of
+from rlcore.manifest.sections import is_model, model_at, options_of, own_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,6 +35,8 @@ FAMILIAR: Mapping[str, str] = {
     "ppo_micro_batch_size_per_gpu": "trainer.tokens_per_micro_batch",
     "ppo_max_token_len_per_gpu": "trainer.tokens_per_micro_batch",
     "ppo_epochs": "trainer.epochs_per_batch",
+    "num_ppo_epochs": "trainer.epochs_per_batch",
+    "num_iterations": "trainer.epochs_per_batch",
     "learning_rate": "trainer.lr",
     "lr_warmup_steps": "trainer.warmup_updates",
     "lr_scheduler_type": "trainer.schedule",
@@ -55,11 +57,30 @@ FAMILIAR: Mapping[str, str] = {
     "kl_loss_type": "algorithm.kl.estimator",
     "kl_penalty": "algorithm.kl.estimator",
     "beta": "algorithm.kl.coef",
+    "kl_ctrl": "algorithm.kl",
+    "target_kl": "algorithm.kl.target",
     "entropy_coeff": "algorithm.entropy_coef",
     "loss_agg_mode": "algorithm.aggregate",
     "clip_ratio": "the options of algorithm.loss",
     "clip_ratio_low": "the options of algorithm.loss",
     "clip_ratio_high": "the options of algorithm.loss",
+    "norm_adv_by_std_in_grpo": "the options of the estimator",
+    "scale_rewards": "the options of the estimator",
+    "overlong_buffer_cfg": "the options of the estimator",
+    "mask_truncated_completions": "the options of the estimator",
+    "filter_groups": "algorithm.dynamic_sampling",
+    "max_num_gen_batches": "algorithm.dynamic_sampling.max_generation_rounds",
+    "rollout_is": "algorithm.rollout_correction",
+    "rollout_is_threshold": "algorithm.rollout_correction.cap",
+    "rollout_rs": "algorithm.rollout_correction.mode: mask",
+    "rollout_rs_threshold": "algorithm.rollout_correction.cap",
+    "tis_imp_ratio_cap": "algorithm.rollout_correction.cap",
+    "vllm_importance_sampling_correction": "algorithm.rollout_correction",
+    "vllm_importance_sampling_mode": "algorithm.rollout_correction.level",
+    "vllm_importance_sampling_clip_max": "algorithm.rollout_correction.cap",
+    "cliprange_value": "critic.value_clip",
+    "critic_warmup": "critic.warmup_steps",
+    "vf_coef": "critic.lr, as a critic has an optimizer of its own",
     "custom_reward_function": "rewards.NAME.use: ./file.py",
     "reward_model": "rewards",
     "total_epochs": "run.epochs",
@@ -84,6 +105,7 @@ ADVICE: Mapping[str, str] = {
     "run.save_every": "null saves at the end only",
     "run.eval_every": "null never evaluates",
     "algorithm.kl": "null holds no reference model",
+    "critic.value_clip": "null doesn't limit it",
     "rewards": "name one, such as `correct: {use: NAME}`",
 }
 """A sentence for the reader of an error at this key."""
@@ -200,15 +222,15 @@ def unknown_key(key: str, path: KeyPath, known: Collection[str], elsewhere: Mapp
 
 
 def core_homes() -> dict[str, Collection[str]]:
-    """The keys that the core knows, by the dotted path of their section."""
+    """The keys that the core knows, by the dotted path of their section; a trainer's are not a critic's again."""
     homes: dict[str, Collection[str]] = {}
     pending: list[KeyPath] = [()]
     while pending:
         path = pending.pop()
         model = model_at(Manifest, path)
-        if model is None or path == ("reference",):  # says the same as trainer
+        if model is None:
             continue
-        keys = fields_of(model)
+        keys = own_fields(model, path)
         homes[dotted(path)] = [key for key in keys if key != "use"]
         pending += [(*path, key) for key in keys if model_at(Manifest, (*path, key))]
     return homes

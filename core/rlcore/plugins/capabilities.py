@@ -13,6 +13,7 @@ MEANING: Mapping[str, str] = {
     "pairs": "an estimator that makes units of a better and a worse sample",
     "role:reference": "a reference model, held where algorithm.kl is set or something reads its log-probs",
     "role:critic": "a critic section",
+    "trains:critic": "a trainer with a value head; the critic section asks its own",
     "batch:rollout_logprobs": "the rollout engine's log-probs of the tokens it sampled",
     "batch:old_logprobs": "the trainer's log-probs before the update",
     "batch:ref_logprobs": "the log-probs of a reference model, held where something reads them",

@@ -209,15 +209,18 @@ class AlgorithmContext:
     max_response_tokens: int
     seed: int
     reward_weights: Mapping[str, float] = field(default_factory=dict)
+    kl_in_reward: bool = False
 
     @classmethod
     def of(cls, manifest: Manifest) -> AlgorithmContext:
         """What this manifest says."""
+        kl = manifest.algorithm.kl
         return cls(
             samples_per_prompt=manifest.rollout.samples_per_prompt,
             max_response_tokens=manifest.data.max_response_tokens,
             seed=manifest.run.seed,
             reward_weights={name: reward.weight for name, reward in manifest.rewards.items()},
+            kl_in_reward=kl is not None and kl.coef > 0 and kl.placement == "reward",
         )
 
 

@@ -23,6 +23,10 @@ FREE = (
     "trainer.logprob_chunk_tokens",
     "trainer.gradient_checkpointing",
     "trainer.offload",
+    "critic.tokens_per_micro_batch",
+    "critic.logprob_chunk_tokens",
+    "critic.gradient_checkpointing",
+    "critic.offload",
     "reference",
 )
 """Keys that say how long, how often, where and how fast, not what is computed."""
@@ -35,6 +39,8 @@ REFUSED = (
     "trainer.use",
     "trainer.prompts_per_update",
     "trainer.epochs_per_batch",
+    "critic.use",
+    "critic.path",
     "rollout.samples_per_prompt",
     "algorithm",
     "rewards",

@@ -34,13 +34,16 @@ def start_workers(manifest: Manifest, plan: StepPlan, tokenizer: Tokenizer, devi
         train = own or manifest.trainer
         model = manifest.model
         if role == "critic" and manifest.critic and manifest.critic.path:
-            model = model.model_copy(update={"path": manifest.critic.path})
+            # A revision is one of model.path.
+            model = model.model_copy(update={"path": manifest.critic.path, "revision": None})
+        # The policy's learning rate follows its own updates: it has none while the critic warms up.
+        waits = manifest.critic.warmup_steps * plan.updates_per_step if manifest.critic and role == "policy" else 0
         context = TrainContext(
             role=role,
             model=model,
             train=train,
             temperature=manifest.rollout.temperature,
-            total_updates=total_updates,
+            total_updates=max(1, total_updates - waits),
             seed=manifest.run.seed,
             device=device,
         )

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from rlcore.engine.prepare import StepPlan
+from rlcore.engine.prepare import ON_DEMAND, StepPlan
+from rlcore.manifest.load import load_manifest, manifest_from_dict
 
 
 @pytest.mark.parametrize(
@@ -100,9 +101,15 @@ def needy(make_distribution, good):
 
 def test_a_critic_is_refused_with_what_is_missing(bench, needy) -> None:
     assert bench.problems(needy('{"batch:values"}')) == [
-        "m.yaml:11:18: algorithm.use: algorithm t needs batch:values, which nothing in this run provides "
-        "(a critic section)"
+        "m.yaml:11:18: algorithm.use: algorithm t reads a critic's values; add a section "
+        "`critic: {use: fsdp, lr: 1.0e-5}`"
     ]
+
+
+def test_a_critic_is_asked_for_once_and_may_be_added_as_told(bench, needy) -> None:
+    text = needy('{"batch:values", "role:critic"}')
+    assert len(bench.problems(text)) == 1
+    bench.load(text + "critic: {use: fsdp, lr: 1.0e-5}\n")
 
 
 def test_a_reference_model_is_held_for_whoever_reads_its_log_probs(bench, needy) -> None:
@@ -125,6 +132,127 @@ def test_a_critic_is_refused_where_nobody_reads_values(bench, needy) -> None:
     ]
     (problem,) = bench.problems(text.replace("critic: {use: fsdp}", "critic: {use: fsdp, tokens_per_micro_batch: 299}"))
     assert problem.startswith("m.yaml:14:45: critic.tokens_per_micro_batch: must hold the longest sequence")
+
+
+@pytest.mark.parametrize(
+    ("keys", "overrides", "message"),
+    [
+        ("path: ./none", (), "critic.path: no such folder: none"),
+        ("path: .", (), "critic.path: {folder} holds no config.json; it is no Hugging Face model folder"),
+        ("path: ''", (), "critic.path: must be a Hugging Face id or a folder, got ''"),
+        ("prompts_per_update: 2", (), "critic.prompts_per_update: the critic learns from the policy's updates; remove "
+         "this, or set trainer.prompts_per_update"),
+        ("epochs_per_batch: 3", (), "critic.epochs_per_batch: the critic learns from the policy's updates; remove this, "
+         "or set trainer.epochs_per_batch"),
+        ("warmup_steps: 5", ("run.max_steps=5",), "critic.warmup_steps: must be below run.max_steps (5), or the policy is "
+         "never trained; got 5"),
+        ("value_clip: 0", (), "critic.value_clip: must be a number above 0 or null, got 0; null doesn't limit it"),
+        ("value_clipp: 1", (), "critic.value_clipp: unknown key 'value_clipp'; did you mean 'value_clip'?"),
+        ("cliprange_value: 1", (), "critic.cliprange_value: unknown key 'cliprange_value': that is critic.value_clip here"),
+        ("samples_per_prompt: 1", (), "critic.samples_per_prompt: unknown key 'samples_per_prompt': samples_per_prompt "
+         "belongs in eval or rollout"),
+    ],
+)  # fmt: skip
+def test_what_a_critic_section_may_say(bench, needy, keys, overrides, message) -> None:
+    text = needy('{"batch:values"}') + "critic: {use: fsdp, " + keys + "}\n"
+    (problem,) = bench.problems(text, *overrides)
+    assert problem.partition(": ")[2] == message.replace("{folder}", str(bench.folder))
+
+
+def test_a_critic_takes_a_trainers_keys_and_its_path_is_absolute(bench, needy) -> None:
+    text = needy('{"batch:values"}') + "critic: {use: fsdp, path: ./model, epochs_per_batch: 2, lr: 1e-5}\n"
+    loaded = bench.load(text, "trainer.epochs_per_batch=2", "trainer.prompts_per_update=4")
+    critic = loaded.manifest.critic
+    assert (critic.path, critic.lr, critic.value_clip, critic.options) == (
+        str(bench.folder / "model"), 1e-5, 0.5, {"reshard_after_forward": True}
+    )  # fmt: skip
+    again = manifest_from_dict(loaded.resolved(), bench.folder)
+    assert again.manifest == loaded.manifest
+    (warning,) = bench.load(text.replace("./model, ", "model, "), "trainer.epochs_per_batch=2").warnings
+    assert "critic.path: is taken for an id on the hub" in str(warning)
+
+
+def test_a_trainer_without_a_value_head_is_no_critics(bench, needy) -> None:
+    (bench.folder / "headless.py").write_text(
+        "from rlcore import PluginConfig, hookimpl\n"
+        "class Config(PluginConfig): pass\n"
+        "@hookimpl\n"
+        "def rlcore_train_backend(config: Config, context): return None\n"
+    )
+    (problem,) = bench.problems(needy('{"batch:values"}') + "critic: {use: ./headless.py}\n")
+    assert problem.startswith("m.yaml:14:15: critic.use: trainer ")
+    assert problem.endswith("headless.py trains no critic; it has no value head")
+
+
+@pytest.mark.parametrize("column", sorted(ON_DEMAND))
+def test_what_is_provided_on_demand_is_computed(bench, needy, column) -> None:
+    """The checks and the plan of a step agree, for each column alone."""
+    plan = StepPlan.of(bench.load(needy(f'{{"batch:{column}"}}')).manifest)
+    flags = {"old_logprobs": "old_logprobs", "rollout_logprobs": "rollout_logprobs", "ref_logprobs": "reference"}
+    flags["baseline_reward"] = "greedy_baseline"
+    assert {name for name in flags.values() if getattr(plan, name)} == {flags[column]}
+    assert not plan.critic
+
+
+@pytest.mark.parametrize(
+    ("column", "algorithm"),
+    [
+        ("token_rewards", "kl: {in: reward, coef: 0.1}"),
+        ("correction", "rollout_correction: {}"),
+    ],
+)
+def test_what_only_a_setting_brings(bench, needy, column, algorithm) -> None:
+    text = needy(f'{{"batch:{column}"}}')
+    (problem,) = bench.problems(text)
+    assert f"algorithm t needs batch:{column}, which nothing in this run provides" in problem
+    bench.load(text.replace("{use: t}", f"{{use: t, {algorithm}}}"))
+
+
+def test_the_columns_of_single_rewards(bench, needy) -> None:
+    (problem,) = bench.problems(needy('{"batch:reward/correct", "batch:reward/style"}'))
+    assert "needs batch:reward/style, which nothing in this run provides" in problem
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("kl: {in: loss, coef: 0.1, target: 6}",
+         "m.yaml:11:58: algorithm.kl.target: adapts coef for a KL in the reward; set algorithm.kl.in to reward, or remove "
+         "this"),
+        ("kl: {in: reward, coef: 0, target: 6}",
+         "m.yaml:11:58: algorithm.kl.target: adapts coef by factors, and 0 stays 0; start algorithm.kl.coef above 0"),
+        ("rollout_correction: {mode: mask, cap: 2, floor: 2}",
+         "m.yaml:11:72: algorithm.rollout_correction.floor: must be below cap (2), or no token trains; got 2"),
+        ("rollout_correction: {floor: 0.5}",
+         "m.yaml:11:52: algorithm.rollout_correction.floor: is read with mode: mask only; truncation leaves small weights "
+         "as they are"),
+    ],
+)  # fmt: skip
+def test_what_would_be_ignored_or_train_nothing(bench, good, section, message) -> None:
+    assert bench.problems(good.replace("{use: grpo}", f"{{use: grpo, {section}}}")) == [message]
+
+
+def test_what_is_close_to_that_is_fine(bench, good) -> None:
+    for section in (
+        "kl: {in: reward, coef: 0.1, target: 6}",
+        "rollout_correction: {mode: mask, cap: 2, floor: 1.9}",
+        "rollout_correction: {floor: 0}",
+    ):
+        assert bench.load(good.replace("{use: grpo}", f"{{use: grpo, {section}}}")).warnings == ()
+
+
+def test_a_correction_does_not_see_what_filters_leave_out(bench, good) -> None:
+    text = good.replace("samples_per_prompt: 4", "samples_per_prompt: 4, top_p: 0.5")
+    (plain,) = bench.load(text).warnings
+    (corrected,) = bench.load(text.replace("{use: grpo}", "{use: grpo, rollout_correction: {}}")).warnings
+    assert str(corrected) == f"{plain}, which algorithm.rollout_correction doesn't see"
+
+
+def test_nobody_is_called_unused_while_readers_are_unknown(bench, good) -> None:
+    """Without importing the local loss nothing is known of what it reads."""
+    (bench.folder / "loss.py").write_text("raise RuntimeError")
+    text = good.replace("{use: grpo}", "{use: grpo, loss: ./loss.py}") + "reference: {use: fsdp}\n"
+    load_manifest(bench.write(text), load_local=False)
 
 
 def test_a_loss_on_pairs_needs_room_for_two(bench, needy) -> None:

@@ -36,6 +36,9 @@ def test_parameters_are_those_of_the_model(tmp_path, name, more, tied) -> None:
     shape = read_shape(tmp_path)
     assert shape is not None
     assert shape.parameters == sum(p.numel() for p in model.parameters())
+    config.num_labels = 1
+    critic = getattr(transformers, f"{name}ForTokenClassification")(config)
+    assert shape.critic_parameters == sum(p.numel() for p in critic.parameters())
 
 
 def test_a_known_model(tmp_path) -> None:
@@ -80,3 +83,24 @@ def test_bytes(tmp_path) -> None:
         shape, "float32", trainer.model_copy(update={"gradient_checkpointing": True}), reference=False
     )
     assert saving["activations"] < parts["activations"]
+
+
+@pytest.mark.parametrize("larger", ["policy", "critic"])
+def test_a_critic_takes_its_own_and_the_larger_of_what_is_shared(tmp_path, larger) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": "llama"}))
+    small = read_shape(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": "llama", "num_hidden_layers": 7}))
+    large = read_shape(tmp_path)
+    assert small is not None
+    assert large is not None
+    policy, critic = (large, small) if larger == "policy" else (small, large)
+    trainer = TrainerSection(use="t", tokens_per_micro_batch=1000)
+    alone = training_bytes(policy, "bfloat16", trainer, reference=False)
+    other = training_bytes(critic, "bfloat16", trainer, reference=False)
+    both = training_bytes(policy, "bfloat16", trainer, reference=False, critic=(critic, trainer))
+    # Untied: 97 × 24 weights of the output head give way to 24 and a bias.
+    m = critic.parameters - 97 * 24 + 25
+    assert both.pop("critic") == (4 + 2 + 8) * m
+    assert both.pop("gradients") == 4 * max(policy.parameters, m)
+    assert both.pop("activations") == max(alone["activations"], other["activations"])
+    assert both == {name: alone[name] for name in ("weights", "optimizer", "logits")}

@@ -49,6 +49,7 @@ def run(
 def test_the_loss_of_one_token(
     v: float, old: float, goal: float, loss: float, gradient: float, moved: int, binds: int
 ) -> None:
+    """Field case L20: the clip is around the old value, and its fraction is that of changes before they are clipped."""
     got, grad, metrics = run([v], [old], [goal])
     assert got == pytest.approx(loss)
     assert grad == pytest.approx([gradient])

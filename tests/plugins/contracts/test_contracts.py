@@ -25,6 +25,38 @@ class TestGrpoPassAtK(AdvantageContract):
     options: ClassVar = {"variant": "pass-at-k"}
 
 
+class TestRloo(AdvantageContract):
+    plugin = "rloo"
+
+
+class TestReinforcePlusPlus(AdvantageContract):
+    plugin = "reinforce-plus-plus"
+    options: ClassVar = {"gamma": 0.9}
+
+
+class TestReinforcePlusPlusBaseline(AdvantageContract):
+    plugin = "reinforce-plus-plus-baseline"
+    whole_batch = True
+
+
+class TestRemax(AdvantageContract):
+    plugin = "remax"
+
+
+class TestOpo(AdvantageContract):
+    plugin = "opo"
+
+
+class TestGpg(AdvantageContract):
+    plugin = "gpg"
+    whole_batch = True
+
+
+class TestGdpo(AdvantageContract):
+    plugin = "gdpo"
+    whole_batch = True
+
+
 class TestHfStream(RolloutContract):
     plugin = "hf"
     way = "stream"

@@ -69,7 +69,7 @@ def rlcore_advantage_estimator(config: Config, context: AlgorithmContext) -> Adv
                 buffer_tokens=config.overlong_buffer_tokens,
                 factor=config.overlong_penalty,
             )
-        batch = with_advantages(batch, group_advantages(rewards, batch["group"]))
+        batch = with_advantages(batch, batch.spread(group_advantages(rewards, batch["group"])))
         return batch.select(~batch["truncated"]) if config.mask_truncated else batch
 
     return estimate

@@ -28,7 +28,7 @@ class Config(PluginConfig):
     beta: Annotated[float, Field(gt=0)] = 0.1
     """How strongly the reference holds: the KL coefficient of the reward maximisation that DPO solves."""
     form: Form = "sigmoid"
-    """DPO's logistic loss, or IPO's squared one, which stops pushing at a margin of 1 / (2 beta)."""
+    """DPO's logistic loss, or IPO's squared one, on means over tokens, which stops pushing at 1 / (2 beta)."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Share of pairs that are taken to be labelled the wrong way round; sigmoid only."""
 
@@ -51,13 +51,14 @@ def dpo(inputs: LossInputs, *, beta: float, form: Form, label_smoothing: float) 
 
         m = Σ_c (log π − log π_ref) − Σ_r (log π − log π_ref)
         ℓ = −(1 − ε) log σ(β m) − ε log σ(−β m)      sigmoid
-        ℓ = (m − 1 / (2β))²                          ipo
+        ℓ = (m − 1 / (2β))²                          ipo, with means over the tokens of c and of r in place of sums
 
     Weighted by ``seq-mean-token-mean``, 1 / (2 P · len) at each token, the sum is the mean of ℓ over P pairs.
 
     Metrics, means over live tokens: ``margin``, β m; ``pair_accuracy``, pairs with m > 0; ``chosen_reward`` and
-    ``rejected_reward``, β Σ (log π − log π_ref) of the two. Raises ``BatchError`` for a unit that is no pair.
+    ``rejected_reward``, β times what m has of the two. Raises ``BatchError`` for a unit that is no pair.
     """
+    import torch
     from rlcore.torch.losses import LossOutput
     from torch.nn.functional import logsigmoid
 
@@ -65,6 +66,10 @@ def dpo(inputs: LossInputs, *, beta: float, form: Form, label_smoothing: float) 
     better = inputs.advantages > 0
     _check_pairs(inputs, units, better)
     ratio = inputs.logprobs - inputs.extras["ref_logprobs"]
+    if form == "ipo":
+        # As its results were published: with sums, the margin that is aimed at would not grow with the length.
+        ones = torch.ones_like(ratio)
+        ratio = ratio / ones.new_zeros(inputs.sequences).index_add(0, inputs.segments, ones)[inputs.segments]
 
     def of_pair(values: torch.Tensor) -> torch.Tensor:
         """Sum over the live tokens of each pair, at every token of it."""

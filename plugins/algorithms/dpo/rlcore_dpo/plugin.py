@@ -41,6 +41,6 @@ def rlcore_advantage_estimator(config: Config) -> AdvantageEstimator:
         sign, units = np.zeros(len(batch)), batch["unit"].copy()
         sign[chosen], sign[rejected] = 1.0, -1.0
         units[rejected] = units[chosen]
-        return with_advantages(batch, sign).with_samples(unit=units).select(sign != 0)
+        return with_advantages(batch, batch.spread(sign)).with_samples(unit=units).select(sign != 0)
 
     return estimate

@@ -42,6 +42,6 @@ def rlcore_advantage_estimator(config: Config) -> AdvantageEstimator:
         advantages = group_advantages(
             total_rewards(batch), batch["group"], normalize=config.normalize, variant=config.variant
         )
-        return with_advantages(batch, advantages)
+        return with_advantages(batch, batch.spread(advantages))
 
     return estimate

@@ -12,8 +12,8 @@ class Config(PluginConfig):
     """Free a layer's gathered parameters until its backward pass: less memory, one more gather."""
 
     def provides(self) -> frozenset[str]:
-        """Ways to hand weights to an engine."""
-        return frozenset({"weights:in_place", "weights:stream"})
+        """Ways to hand weights to an engine, and a value head."""
+        return frozenset({"weights:in_place", "weights:stream", "trains:critic"})
 
 
 @hookimpl

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rlcore import Batch, LossSpec, TrainContext
 from rlcore.data.loss_weights import loss_weights
+from rlcore.data.sharding import shard
 from rlcore.errors import BatchError, PluginError
 from rlcore.manifest.schema import ModelSection, TrainerSection
 from rlcore.plugins.config import PluginRef
@@ -87,10 +88,13 @@ def test_label_smoothing_by_hand():
 
 
 def test_ipo_by_hand():
-    """(m − 1/(2β))² with β = ¼: (1 − 2)² and (−¾ − 2)²; the gradient in m is 2 (m − 2)."""
-    value, gradient, _ = run(inputs_of(), beta=0.25, form="ipo")
-    assert value == pytest.approx((1 + 2.75**2) / 2, rel=1e-12)
-    np.testing.assert_allclose(gradient, [s * [-1.0, -2.75][u] for s, u in zip(SIGNS, UNITS, strict=True)], rtol=1e-9)
+    """(m − 1/(2β))² with β = ¼ and means over tokens: m = .75 − .25 and −1/6 − .25; the gradient in m is 2 (m − 2)."""
+    value, gradient, output = run(inputs_of(), beta=0.25, form="ipo")
+    margins = [0.5, -1 / 6 - 0.25]
+    assert value == pytest.approx(np.mean([(m - 2) ** 2 for m in margins]), rel=1e-12)
+    want = [s * (margins[u] - 2) / LENGTHS[row] for s, u, row in zip(SIGNS, UNITS, SEGMENTS, strict=True)]
+    np.testing.assert_allclose(gradient, want, rtol=1e-9)
+    np.testing.assert_allclose(output.metrics["margin"], [0.25 * margins[u] for u in UNITS], rtol=1e-12)
 
 
 @pytest.mark.parametrize("far", [-100.0, 100.0])
@@ -129,7 +133,7 @@ def model_folder(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", hidden_size=16, initializer_range=0.2)
 
 
-def pairs(seed=0):
+def pairs(seed=0, aggregate="seq-mean-token-mean"):
     """Two samples a prompt, with a gap of observed tokens in one of them, and rewards that differ."""
     rng = np.random.default_rng(seed)
     lengths = [9, 14, 6, 8, 12, 5, 7, 11]
@@ -146,7 +150,7 @@ def pairs(seed=0):
         reward=np.float32([1, 0, 0, 1, 1, 0, 0, 1]),
     )
     batch = build(PluginRef("algorithm", "dpo"), AlgorithmContext(2, 11, 0))(batch)
-    return batch.with_tokens(loss_weights=loss_weights(batch, "seq-mean-token-mean", max_response_tokens=11))
+    return batch.with_tokens(loss_weights=loss_weights(batch, aggregate, max_response_tokens=11))
 
 
 def gradients(folder, batch, tokens_per_micro_batch, **options):
@@ -213,6 +217,18 @@ def test_the_split_does_not_matter(model_folder, options):
     assert distance(split, whole) < 1e-5
     assert distance(shuffled, whole) < 1e-5
     assert split_metrics == pytest.approx(metrics, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "aggregate", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+)
+def test_shares_of_two_ranks_add_up(model_folder, aggregate):
+    """Every average: pairs stay whole on a rank, and gradients are summed over ranks."""
+    batch = pairs(aggregate=aggregate)
+    whole, metrics = gradients(model_folder, batch, 200)
+    shares = [gradients(model_folder, batch.select(rows), 30) for rows in shard(batch, 2)]
+    assert distance({name: sum(share[name] for share, _ in shares) for name in whole}, whole) < 1e-5
+    assert sum(share["policy/loss"] for _, share in shares) == pytest.approx(metrics["policy/loss"], rel=1e-5)
 
 
 def test_a_pair_that_does_not_fit_says_what_to_raise(model_folder):

@@ -156,6 +156,7 @@ CASES = list(product(AGGREGATES, (SPEC, ValueLossSpec(None))))
 def test_one_gradient_for_every_split_and_order(
     new_backend: New, critic_folder: Path, update: Batch, aggregate: str, spec: ValueLossSpec
 ) -> None:
+    """Field case L02."""
     whole, tight, loose = (
         new_backend(critic_folder, role="critic", tokens_per_micro_batch=n) for n in (4096, LONGEST, 53)
     )

@@ -1,0 +1,1 @@
+"""Advantage estimators that differ in the baseline they compare a sample with."""
