@@ -316,7 +316,8 @@ def test_loss_that_is_no_loss_per_token_is_refused(tmp_path, returned, message):
 def test_a_loss_that_is_wrong_is_named(tmp_path, body, message):
     file = tmp_path / "wrong.py"
     file.write_text(
-        "from rlcore import hookimpl\nfrom rlcore.torch.losses import LossOutput\n\n@hookimpl\ndef rlcore_policy_loss():\n"
+        "from rlcore import hookimpl\nfrom rlcore.torch.losses import LossOutput\n\n"
+        "@hookimpl\ndef rlcore_policy_loss():\n"
         f"    def loss(inputs):\n        {body}\n    return loss\n"
     )
     objective = Objective(LossSpec(PluginRef("loss", str(file))))
