@@ -13,6 +13,7 @@ import typer
 import yaml
 from rlcore.cli import app
 from rlcore.manifest.load import load_manifest
+from rlcore.manifest.words import core_homes
 from rlcore.plugins.config import PluginRef
 from rlcore.plugins.kinds import GROUPS
 from rlcore.plugins.loading import build
@@ -106,6 +107,24 @@ def test_the_table_lists_the_plugins_of_the_checkout() -> None:
     listed = {name for row in table.splitlines() if row.startswith("| `") for name in re.findall(r"`([^`]+)`", row)}
     groups = [group for project in PROJECTS for group in project.get("entry-points", {}).items()]
     assert listed == {name for group, names in groups if group in GROUPS.values() for name in names}
+
+
+KEYS = sorted(
+    {
+        key
+        for line in (ROOT / "docs/coming-from.md").read_text(encoding="utf-8").splitlines()
+        if line.count("|") == 4
+        for key in re.findall(
+            r"`((?:model|data|trainer|rollout|algorithm|critic|eval|run)\.[a-z_.]+)", line.split("|")[2]
+        )
+    }
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_other_systems_are_where_the_page_says(key: str) -> None:
+    section, _, name = key.rpartition(".")
+    assert name in {"use"} | set(core_homes()[section])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
