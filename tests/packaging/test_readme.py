@@ -6,8 +6,8 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
@@ -46,13 +46,26 @@ COMMANDS = [
 OURS = [shlex.split(line, comments=True) for line in COMMANDS if line.startswith("rlcore ")]
 
 
+def parse(words: list[str]) -> None:
+    """Read a command line as rlcore does, and run nothing. Raises on an unknown command, option or argument."""
+    command: Any = typer.main.get_command(app)
+    context, rest = command.make_context("rlcore", ["plugins"]), words[1:]  # the root's, whichever command it has
+    while rest and hasattr(command, "resolve_command"):
+        _, command, rest = command.resolve_command(context, rest)
+    command.make_context("rlcore", rest)
+
+
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
 def test_commands_and_options_exist(words: list[str]) -> None:
-    command: click.Command = typer.main.get_command(app)
-    rest = words[1:]
-    while isinstance(command, click.Group) and rest and rest[0] in command.commands:
-        command = command.commands[rest.pop(0)]
-    command.make_context("rlcore", rest)  # raises on an unknown command, option or argument
+    parse(words)
+
+
+@pytest.mark.parametrize(
+    "line", ["rlcore run a.yaml --invented", "rlcore invent", "rlcore data invent", "rlcore export a"]
+)
+def test_a_command_that_does_not_exist_would_be_found(line: str) -> None:
+    with pytest.raises((Exception, SystemExit), match=r"No such|Missing"):
+        parse(shlex.split(line))
 
 
 def test_there_are_commands() -> None:
