@@ -92,9 +92,11 @@ def test_files_are_there() -> None:
 
 
 def test_runs_are_where_the_commands_look_for_them() -> None:
-    folders = {
-        load_manifest(path).manifest.run_folder.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*.yaml")
-    }
+    folders = set()
+    for path in ROOT.glob("examples/*.yaml"):  # read by hand: their data need not be here
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        folder = path.parent / manifest["run"]["folder"] / manifest["name"]
+        folders.add(folder.resolve().relative_to(ROOT).as_posix())
     named = set(re.findall(r"\bruns/[a-z0-9.-]+\w", README))
     assert named
     assert named <= folders
