@@ -12,7 +12,6 @@ import pytest
 import typer
 import yaml
 from rlcore.cli import app
-from rlcore.manifest.load import load_manifest
 from rlcore.manifest.words import core_homes
 from rlcore.plugins.config import PluginRef
 from rlcore.plugins.kinds import GROUPS
