@@ -308,7 +308,7 @@ def test_loss_that_is_no_loss_per_token_is_refused(tmp_path, returned, message):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("raise KeyError('entropy')", r"loss/.*wrong\.py failed with KeyError: 'entropy' \(at .*wrong\.py:\d+\)"),
+        ("raise KeyError('entropy')", r"loss .*wrong\.py failed with KeyError: 'entropy' \(at .*wrong\.py:\d+\)"),
         ("return inputs.logprobs", r"wrong\.py must return a LossOutput, not Tensor"),
         ("return LossOutput(inputs.advantages)", r"wrong\.py returned a loss that does not depend on the log-probs"),
     ],
