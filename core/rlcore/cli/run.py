@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
+from rlcore.cli.options import SetOption
+
 app = typer.Typer()
 
 
 @app.command()
 def run(
     manifest: Annotated[Path, typer.Argument(help="The manifest to run.", show_default=False)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value: trainer.lr=5e-7.")
-    ] = None,
+    set_: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last whole checkpoint.")] = False,
     resume_from: Annotated[
         str | None,
