@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,8 @@ def main() -> None:
     say(f"Held-out accuracy (greedy, {task.HELD_OUT} problems): {before:.1%} before, {after:.1%} after GRPO")
     rlcore("report", str(run))
     print(f"{time.monotonic() - start:.0f} s in all")
-    print(f"Now edit {manifest} and try: rlcore run {manifest} --set name=mine")
+    command = shlex.join(["rlcore", "run", str(manifest), "--set", "name=mine"])
+    print(f"Now edit {manifest} and try: {command}")
 
 
 def first_free(out: Path) -> Path:
@@ -67,7 +69,7 @@ def first_free(out: Path) -> Path:
 
 def rlcore(*arguments: str) -> None:
     """Run the command line tool, showing the command."""
-    print("$ rlcore", *arguments, flush=True)
+    print("$", shlex.join(["rlcore", *arguments]), flush=True)
     subprocess.run([sys.executable, "-m", "rlcore", *arguments], check=True)
 
 

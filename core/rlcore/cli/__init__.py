@@ -31,6 +31,9 @@ COMMANDS = {
 }
 """Each command ``x`` is ``rlcore.cli.x.app``, a Typer; here is the line that ``rlcore --help`` shows for it."""
 
+TORCH_EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "jinja2")
+"""Packages that rlcore itself imports, and that the extra ``torch`` installs."""
+
 
 class LazyGroup(TyperGroup):
     """Lists the commands from their table and imports the one that is chosen."""
@@ -53,21 +56,36 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors that rlcore raises on purpose end it with their message and exit code."""
+        debug = ctx.params.get("debug") or environment.debug()
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of the output has gone, which click ends quietly
             raise
         except (RlcoreError, OSError) as error:  # OSError: a full disk, a folder that may not be written
-            if ctx.params.get("debug") or environment.debug():
+            if debug:
                 traceback.print_exc()
             else:
                 print(f"error: {error}", file=sys.stderr)
             raise SystemExit(error.exit_code if isinstance(error, RlcoreError) else 1) from error
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in TORCH_EXTRA or debug:
+                raise
+            print(
+                f'error: {error.name} is not installed; in the checkout of rlcore, run: pip install -e ".[torch]"',
+                file=sys.stderr,
+            )
+            raise SystemExit(2) from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None  # 128 + SIGINT, as shells count
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # every command's context takes it over
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlcore.cli.options import SetOption
 from rlcore.errors import RlcoreError
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ app = typer.Typer()
 @app.command()
 def check(
     manifest: Annotated[Path, typer.Argument(help="The manifest to check.", show_default=False)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value: trainer.lr=5e-7.")
-    ] = None,
+    set_: SetOption = None,
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Print every value with where it came from, as a manifest.")
     ] = False,

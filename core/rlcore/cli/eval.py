@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rlcore.cli.options import SetOption
+
 app = typer.Typer()
 
 
@@ -19,9 +21,7 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="A Hugging Face folder; left out, the manifest's own model.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value: eval.k=[1,4].")
-    ] = None,
+    set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Answer the validation prompts as the eval section says, and print what the rewards make of the answers."""

@@ -227,7 +227,7 @@ class Loop:
                 metrics[speed] = tokens / metrics[f"time/{phase}_seconds"]
         self.metrics = {}
         for sentence in self.health.check(self.steps_done, metrics):
-            self.tracking.message("warning", sentence)
+            self.tracking.message("warning", f"step {self.steps_done}: {sentence}")
         self.tracking.log(self.steps_done, metrics)
 
     def _compare(self, batch: Batch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +35,8 @@ def read_layers(file: Path, problems: list[Problem], above: tuple[Path, ...] = (
     bases = [_read_base(node, file, (*above, file), problems) for node in given or []]
     if given is None or None in bases:
         return None
-    for base in reversed(bases):
-        root = merge(base, root) if base is not None else root
-    return root
+    layers = [*(base for base in bases if base is not None), root]
+    return functools.reduce(merge, layers)
 
 
 def _read_base(given: Node, file: Path, chain: tuple[Path, ...], problems: list[Problem]) -> Node | None:
@@ -136,7 +136,7 @@ def _holds_path(path: KeyPath, value: str) -> bool:
 
 
 def merge(base: Node, over: Node, path: KeyPath = ()) -> Node:
-    """``over`` on top of ``base``: mappings merge, everything else replaces.
+    """``over`` on top of ``base``: mappings merge, everything else replaces; null for a reward of ``base`` removes it.
 
     A section that names another plugin keeps the base's core keys and drops the options of the base's plugin.
     """
@@ -149,6 +149,9 @@ def merge(base: Node, over: Node, path: KeyPath = ()) -> Node:
         kept = {key: child for key, child in kept.items() if key in core}
     merged = dict(kept)
     for key, child in over.value.items():
+        if path == ("rewards",) and child.value is None and key in kept:
+            del merged[key]
+            continue
         merged[key] = merge(kept[key], child, (*path, key)) if key in kept else child
     return over.with_value(merged)
 

@@ -95,8 +95,33 @@ FAMILIAR: Mapping[str, str] = {
     "actor_rollout_ref": "model, trainer and rollout",
     "actor": "trainer",
     "ref": "reference",
+    "max_completion_length": "data.max_response_tokens",
+    "per_device_train_batch_size": "trainer.tokens_per_micro_batch",
+    "report_to": "run.trackers",
+    "bf16": "model.dtype: bfloat16",
+    "fp16": "model.dtype: bfloat16 or float32",
 }
 """Keys of other systems (verl, TRL) and where the same is set here; for hints only."""
+
+_NO_LORA = "LoRA is not supported yet, all weights train"
+_ONE_DEVICE = "a run is one process on one device so far, and resources.device chooses it"
+
+ABSENT: Mapping[str, str] = {
+    "gradient_accumulation_steps": "it follows from trainer.prompts_per_update and trainer.tokens_per_micro_batch",
+    "peft": _NO_LORA,
+    "peft_config": _NO_LORA,
+    "use_peft": _NO_LORA,
+    "lora": _NO_LORA,
+    "lora_rank": _NO_LORA,
+    "lora_r": _NO_LORA,
+    "lora_alpha": _NO_LORA,
+    "nnodes": _ONE_DEVICE,
+    "n_gpus_per_node": _ONE_DEVICE,
+    "gpus": _ONE_DEVICE,
+    "optimizer": "AdamW is the one there is",
+    "optim": "AdamW is the one there is",
+}
+"""Keys of other systems that have no like here, and why; for hints only."""
 
 ADVICE: Mapping[str, str] = {
     "rollout.temperature": "greedy decoding (0) is for eval.temperature only",
@@ -193,7 +218,7 @@ def wrong_value(expected: str, value: Any, path: KeyPath) -> str:
     """``must be a whole number above 0, got 'ten'``, with advice where there is some."""
     message = f"must be {expected}, got {show(value)}"
     if isinstance(value, str) and "number" in expected and re.fullmatch(r"[-+0-9.eE_]+", value):
-        message += "; take off the quotes and underscores"
+        message += f"; take off the quotes{' and underscores' if '_' in value else ''}"
     elif (
         isinstance(value, str) and expected.startswith("true or false") and value.lower() in ("yes", "no", "on", "off")
     ):
@@ -211,6 +236,8 @@ def unknown_key(key: str, path: KeyPath, known: Collection[str], elsewhere: Mapp
 
     ``path`` is that of the mapping, ``known`` what it takes, ``elsewhere`` further keys by the sections that take them.
     """
+    if key in ABSENT:
+        return f"unknown key {key!r}: {ABSENT[key]}"
     homes = [section for section, keys in elsewhere.items() if key in keys and section != dotted(path)]
     if homes:
         return f"unknown key {key!r}: {key} belongs in {' or '.join(home or 'the top level' for home in homes)}"

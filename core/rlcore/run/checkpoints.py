@@ -115,6 +115,10 @@ class CheckpointStore:
 
     def named(self, name: str | Path) -> Checkpoint:
         """The checkpoint of this name ("step_000100"), step ("100") or path. One that is not whole is an error."""
+        return read_checkpoint(self.find(name))
+
+    def find(self, name: str | Path) -> Path:
+        """The folder of the checkpoint of this name, step or path, whole or not; an error where there is none."""
         text = str(name)
         path = self.folder / (_name(int(text)) if text.isdecimal() else text)
         if not path.is_dir():
@@ -122,7 +126,7 @@ class CheckpointStore:
         if not path.is_dir():
             have = ", ".join(map(_name, self.steps())) or "none"
             raise CheckpointError(f"no checkpoint {text!r} in {self.folder}; it has: {have}")
-        return read_checkpoint(path)
+        return path
 
     def set_aside_after(self, step: int) -> list[Path]:
         """Rename checkpoints past ``step``, which a run resumed there will not be a continuation of.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -37,8 +38,8 @@ class RunFolder:
     def create(cls, path: Path, *, overwrite: bool) -> RunFolder:
         """A new run's folder.
 
-        A folder that holds something is refused; with ``overwrite`` the run in it is deleted first, but a folder that
-        holds something other than a run is refused even so.
+        A folder that holds something is refused, but for a run that ended before its first step: that is replaced. With
+        ``overwrite`` any run in it is deleted first; a folder that holds something else is refused even so.
         """
         with _explained(path):
             _refuse_occupied(path, overwrite)
@@ -51,6 +52,14 @@ class RunFolder:
                 lock.release()
                 raise
         return cls(path, lock)
+
+    @classmethod
+    def require_free(cls, path: Path, *, overwrite: bool) -> None:
+        """Refuse what ``create`` would, and change nothing."""
+        with _explained(path):
+            _refuse_occupied(path, overwrite)
+            if (path / LOCK).exists():
+                FolderLock(path).release()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -171,8 +180,26 @@ def _refuse_occupied(path: Path, overwrite: bool) -> None:
     shown = ", ".join(holds[:4]) + (", …" if len(holds) > 4 else "")
     if not (path / LOCK).exists():
         raise RunFolderError(f"{path} holds something that is no run ({shown}); give this run another name")
-    if not overwrite:
+    if not overwrite and not _untrained(path):
         raise RunFolderError(
             f"{path} holds a run already ({shown}): --resume goes on with it, --overwrite deletes it, "
             "and another name leaves it alone"
         )
+
+
+_BEFORE_THE_FIRST_STEP = re.compile(
+    r"(manifest|environment)(\.\d+)?\.(yaml|json)|messages\.jsonl|checkpoints|rollouts|tensorboard|wandb"
+)
+"""Names of what a run may have written by then."""
+
+
+def _untrained(path: Path) -> bool:
+    """Whether the run in this folder recorded and saved nothing, so that another one may take its place."""
+    if not all(entry.name == LOCK or _BEFORE_THE_FIRST_STEP.fullmatch(entry.name) for entry in path.iterdir()):
+        return False
+    if any(any((path / name).iterdir()) for name in ("checkpoints", "rollouts") if (path / name).exists()):
+        return False
+    try:  # Other trackers may have recorded steps; where jsonl was among them, no metrics.jsonl says that none did.
+        return any(tracker["use"] == "jsonl" for tracker in read_manifest(path)["run"]["trackers"])
+    except (RunFolderError, LookupError, TypeError):
+        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 FREE = (
     "name",
@@ -54,15 +54,23 @@ NOTED = ("data.max_response_tokens", "algorithm.kl.coef", "algorithm.entropy_coe
 _MISSING = object()
 
 
-def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What changed between two resolved manifests: sentences on changes that are fine, and on those that are refused.
+class Changes(NamedTuple):
+    """Sentences on changed keys: what changes no result, what does from here on, and what a run can't change."""
 
-    Each names the key, the old and the new value. The longest entry of ``FREE``, ``NOTED`` and ``REFUSED`` that a key
-    falls under decides; a key under none (the learning rate, the temperature, a plugin's options) may change, and the
-    sentence says that it does so from here on.
+    free: list[str]
+    noted: list[str]
+    refused: list[str]
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
+    """What changed between two resolved manifests.
+
+    Each sentence names the key, the old and the new value. The longest entry of ``FREE``, ``NOTED`` and ``REFUSED``
+    that a key falls under decides; a key under none (the learning rate, the temperature, a plugin's options) may
+    change, and the sentence says that it does so from here on.
     """
     before, after = dict(_flatten(old)), dict(_flatten(new))
-    fine, refused = [], []
+    changes = Changes([], [], [])
     for key in dict.fromkeys([*before, *after]):
         was, now = before.get(key, _MISSING), after.get(key, _MISSING)
         if was == now and isinstance(was, bool) is isinstance(now, bool):
@@ -70,12 +78,12 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], 
         change = f"{key}: {_show(was)} when the run was started, now {_show(now)}"
         verdict = _verdict(key)
         if verdict == "refused":
-            refused.append(f"{change}; a run can't change this, start another one")
+            changes.refused.append(f"{change}; a run can't change this, start another one")
         elif verdict == "free":
-            fine.append(change)
+            changes.free.append(change)
         else:
-            fine.append(f"{change}; it counts from the resumed step on")
-    return fine, refused
+            changes.noted.append(f"{change}; it counts from the resumed step on")
+    return changes
 
 
 def _verdict(key: str) -> str:

@@ -64,9 +64,23 @@ def load_tokenizer(section: ModelSection, base: Path | None = None) -> Tokenizer
         )
     except Exception as error:
         # The tokenizers library raises a bare Exception for a bad file.
+        if not local and _unreachable(error):
+            raise ModelError(
+                f"model.path: {source!r} is no folder here, and as an id on the Hugging Face hub it can't be reached "
+                "and isn't in the cache; set model.path to a model's folder (--set model.path=FOLDER)"
+            ) from error
         hint = "" if local else "; a folder on this machine is written with ./ or / in front"
         raise ModelError(f"model.path: the tokenizer of {source} can't be loaded: {error}{hint}") from error
     return HfTokenizer(tokenizer, _eos_ids(section, source, tokenizer), source)
+
+
+def _unreachable(error: BaseException | None) -> bool:
+    """Whether an error of transformers came from a hub that doesn't answer or may not be asked."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    while error is not None and not isinstance(error, LocalEntryNotFoundError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class HfTokenizer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rlcore import PluginConfig, Tracker, TrackerContext, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console, RenderableType
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 SHOWN = (
     ("reward/mean", "reward {}"),
-    ("response/tokens_mean", "tokens {}"),
+    ("response/tokens_mean", "tokens/response {}"),
     ("policy/entropy", "entropy {}"),
     ("speed/tokens_per_second", "{} tok/s"),
     ("eval/accuracy", "accuracy {}"),
@@ -25,6 +26,15 @@ SHOWN = (
 
 KEPT = ("reward/mean", "speed/tokens_per_second", "eval/accuracy")
 """Metrics that stay beside the progress bar until the next value comes."""
+
+ENDS = ("stopped", "failed")
+"""Phases that a run ends in, if not at its end."""
+
+PHASE_SECONDS = 30.0
+"""How long a phase goes on without a line, where lines are all there is."""
+
+WIDTH = 79
+"""Columns of a step's line."""
 
 
 class Config(PluginConfig):
@@ -43,11 +53,26 @@ def rlcore_tracker(config: Config, context: TrackerContext) -> Tracker:
 
 
 class LineTracker(Tracker):
-    """``step 12/150  reward 0.43  tokens 21.1  entropy 0.52  4.1k tok/s``, flushed line by line."""
+    """``step 12/150  reward 0.43  tokens/response 21.1  entropy 0.52  4.1k tok/s``, flushed line by line.
 
-    def __init__(self, context: TrackerContext, stream: TextIO) -> None:
+    A phase that takes long has a line every 30 seconds: ``… generate 120/512``.
+    """
+
+    def __init__(self, context: TrackerContext, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = context.total_steps
         self._stream = stream
+        self._clock = clock
+        self._phase = ""
+        self._told = clock()
+
+    def phase(self, name: str, done: int = 0, total: int = 0) -> None:
+        """A line if the last one of this phase, or its start, is long ago."""
+        now = self._clock()
+        if name != self._phase or not total:  # a phase begins without numbers
+            self._phase, self._told = name, now
+        elif now - self._told >= PHASE_SECONDS:
+            self._told = now
+            self._write(f"… {name} {done}/{total}")
 
     def log(self, step: int, metrics: Metrics) -> None:
         """One line for the step."""
@@ -74,6 +99,7 @@ class ProgressTracker(Tracker):
         from rich.progress import TimeRemainingColumn as Remaining
 
         self._console = console
+        self._total = context.total_steps
         self._step = int(context.state.get("step", 0))
         self._phase = "starting"
         self._last: dict[str, float] = {}
@@ -88,7 +114,9 @@ class ProgressTracker(Tracker):
         self._phase = f"{name} {done}/{total}" if total else name
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Move the bar to the step, and keep what is shown under it."""
+        """Move the bar to the step, and keep what is shown under it; an evaluation leaves a line above it."""
+        if "eval/accuracy" in metrics:
+            self.message("info", step_line(step, self._total, metrics))
         self._step = step
         self._last |= {name: metrics[name] for name in KEPT if name in metrics}
         self._progress.update(self._task, completed=step)
@@ -103,7 +131,8 @@ class ProgressTracker(Tracker):
 
     def close(self) -> None:
         """Leave the last state of the bar on the screen."""
-        self._phase = "done"
+        if self._phase not in ENDS:
+            self._phase = "done"
         self._live.stop()
 
     def _render(self) -> RenderableType:
@@ -115,8 +144,11 @@ class ProgressTracker(Tracker):
 
 
 def step_line(step: int, total: int, metrics: Metrics) -> str:
-    """The metrics of a step that a person wants to see first, on one line of less than 80 characters."""
-    return "  ".join([f"step {step}/{total}", *_values(metrics)])
+    """The metrics of a step that a person wants to see first, on one line; without the entropy where it is too long."""
+    line = "  ".join([f"step {step}/{total}", *_values(metrics)])
+    if len(line) > WIDTH and "policy/entropy" in metrics:
+        return step_line(step, total, {name: value for name, value in metrics.items() if name != "policy/entropy"})
+    return line
 
 
 def _values(metrics: Mapping[str, float]) -> list[str]:

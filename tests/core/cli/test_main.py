@@ -121,3 +121,37 @@ def test_the_commands_are_the_modules() -> None:
     folder = Path(cli.__file__).parent
     commands = {f.stem for f in folder.glob("*.py") if "\napp = typer.Typer(" in f.read_text() and f.stem != "__init__"}
     assert commands == set(cli.COMMANDS)
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers.utils", "jinja2"])
+def test_a_library_that_is_not_installed_is_a_sentence_with_the_command(command, monkeypatch, capsys, module) -> None:
+    monkeypatch.delenv("RLCORE_DEBUG", raising=False)
+    command(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert run_main("schema", monkeypatch=monkeypatch) == 2
+    told = f'error: {module} is not installed; in the checkout of rlcore, run: pip install -e ".[torch]"\n'
+    assert capsys.readouterr() == ("", told)
+
+
+def test_any_other_module_that_is_missing_is_a_defect(command, monkeypatch) -> None:
+    command(ModuleNotFoundError("No module named 'rlcore.tpyo'", name="rlcore.tpyo"))
+    monkeypatch.setattr(sys, "argv", ["rlcore", "schema"])
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["run", "-h"], ["plugins", "-h"], ["plugins", "show", "-h"]])
+def test_h_is_help_everywhere(arguments, monkeypatch, capsys) -> None:
+    assert run_main(*arguments, monkeypatch=monkeypatch) == 0
+    short = capsys.readouterr().out
+    assert "Usage:" in short
+    assert run_main(*arguments[:-1], "--help", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == short
+
+
+def test_set_says_how_a_reward_is_added_and_removed(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("run", "check", "eval"):
+        assert run_main(name, "--help", monkeypatch=monkeypatch) == 0
+        told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "'rewards={short: {use: NAME}}', merges with the one that is there" in told
+        assert "rewards.NAME=null removes a reward" in told

@@ -126,3 +126,39 @@ def test_mistakes_of_set(bench, good, override, message) -> None:
     text = good.replace("train: train.parquet", "train: [train.parquet]")
     (problem,) = bench.problems(text, override)
     assert problem.startswith(message)
+
+
+TWO_REWARDS = """\
+rlcore: 1
+extends: m.yaml
+name: two
+rewards:
+  short: {use: ./short.py}
+"""
+
+
+def test_null_removes_a_reward_that_is_extended_or_set(bench, good) -> None:
+    (bench.folder / "short.py").write_text(
+        "from rlcore import hookimpl\n@hookimpl\ndef rlcore_reward():\n    return len\n"
+    )
+    bench.write(good)
+    two = bench.write(TWO_REWARDS, "two.yaml")
+    assert list(load_manifest(two).manifest.rewards) == ["correct", "short"]
+    assert list(load_manifest(two, ["rewards.correct=null"]).manifest.rewards) == ["short"]
+    assert list(load_manifest(two, ["rewards={correct: null}"]).manifest.rewards) == ["short"]
+    one = bench.write(TWO_REWARDS + "  correct: null\n", "one.yaml")
+    assert list(load_manifest(one).manifest.rewards) == ["short"]
+    again = bench.write("extends: one.yaml\nrewards: {correct: {use: gsm8k-rule-reward}}\n", "again.yaml")
+    assert sorted(load_manifest(again).manifest.rewards) == ["correct", "short"]
+
+
+def test_a_null_removes_it_from_every_file_that_is_extended(bench, good) -> None:
+    bench.write(good)
+    bench.write("rewards: {correct: {use: gsm8k-rule-reward, weight: 2}}\n", "more.yaml")
+    top = "extends: [m.yaml, more.yaml]\nrewards: {correct: null, other: {use: gsm8k-rule-reward}}\n"
+    assert list(load_manifest(bench.write(top, "top.yaml")).manifest.rewards) == ["other"]
+
+
+def test_null_for_a_reward_that_is_not_there_is_an_error(bench, good) -> None:
+    (problem,) = bench.problems(good, "rewards.corect=null")
+    assert problem.startswith("--set rewards.corect: must be a plugin's name or a mapping, got null")

@@ -14,7 +14,7 @@ from rlcore.manifest.words import FAMILIAR, core_homes
         ("prompts_per_step: 8", "prompts_per_step: ten",
          "m.yaml:6:21: data.prompts_per_step: must be a whole number above 0, got 'ten'"),
         ("prompts_per_step: 8", "prompts_per_step: '8'",
-         "m.yaml:6:21: data.prompts_per_step: must be a whole number above 0, got '8'; take off the quotes and underscores"),
+         "m.yaml:6:21: data.prompts_per_step: must be a whole number above 0, got '8'; take off the quotes"),
         ("prompts_per_step: 8", "prompts_per_step: 8.0",
          "m.yaml:6:21: data.prompts_per_step: must be a whole number above 0, got 8.0"),
         ("prompts_per_step: 8", "prompts_per_step: true",
@@ -264,3 +264,36 @@ def test_wrong_options_of_the_algorithm_hide_no_defaults(algorithm) -> None:
 
 def test_the_plugins_base_config_has_no_defaults() -> None:
     assert AlgorithmConfig().defaults() == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("max_completion_length: 1", "that is data.max_response_tokens here"),
+        ("max_prompt_length: 1", "that is data.max_prompt_tokens here"),
+        ("report_to: wandb", "that is run.trackers here"),
+        ("bf16: true", "that is model.dtype: bfloat16 here"),
+        ("peft: {}", "LoRA is not supported yet, all weights train"),
+        ("lora: {}", "LoRA is not supported yet, all weights train"),
+        ("per_device_train_batch_size: 1", "that is trainer.tokens_per_micro_batch here"),
+        (
+            "gradient_accumulation_steps: 1",
+            "it follows from trainer.prompts_per_update and trainer.tokens_per_micro_batch",
+        ),
+        ("nnodes: 1", "a run is one process on one device so far, and resources.device chooses it"),
+        ("n_gpus_per_node: 1", "a run is one process on one device so far, and resources.device chooses it"),
+        ("gpus: 1", "a run is one process on one device so far, and resources.device chooses it"),
+        ("optimizer: adamw", "AdamW is the one there is"),
+    ],
+)
+def test_keys_of_other_systems_are_translated(bench, good, line: str, told: str) -> None:
+    (problem,) = bench.problems(good + line + "\n")
+    assert problem.endswith(f"unknown key {line.partition(':')[0]!r}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("'1e-6'", "take off the quotes"), ("1_0.5", "take off the quotes and underscores")]
+)
+def test_a_number_in_quotes_is_told_what_to_take_off(bench, good, value: str, told: str) -> None:
+    (problem,) = bench.problems(good, f"trainer.lr={value}")
+    assert problem.endswith(f"; {told}")

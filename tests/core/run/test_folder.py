@@ -170,3 +170,51 @@ def test_the_run_folder_needs_no_torch() -> None:
     code = f"import sys, importlib; [importlib.import_module('rlcore.run.' + m) for m in {modules}]; "
     code += "heavy = {'torch', 'transformers', 'safetensors', 'tokenizers'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def begun(path: Path, trackers: list[str]) -> None:
+    """A run that ended before its first step."""
+    with RunFolder.create(path, overwrite=False) as run:
+        run.write_record({"run": {"trackers": [{"use": name} for name in trackers]}})
+        run.checkpoints.mkdir()
+        run.rollouts.mkdir()
+        (run.path / "tensorboard").mkdir()
+        (run.path / "tensorboard" / "events").touch()
+        (run.path / "messages.jsonl").touch()
+
+
+def test_a_run_that_recorded_nothing_is_replaced(tmp_path: Path) -> None:
+    begun(tmp_path / "a", ["console", "jsonl"])
+    RunFolder.require_free(tmp_path / "a", overwrite=False)
+    assert (tmp_path / "a" / "manifest.yaml").exists()
+    with RunFolder.create(tmp_path / "a", overwrite=False) as run:
+        assert [path.name for path in run.path.iterdir()] == [".rlcore.lock"]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    ["metrics.jsonl", "checkpoints/step_000001", "rollouts/step_000001.parquet", "metrics.set_aside-1.jsonl", "my.txt"],
+)
+def test_a_run_with_any_trace_of_a_step_is_not(tmp_path: Path, trace: str) -> None:
+    begun(tmp_path / "a", ["jsonl"])
+    (tmp_path / "a" / trace).touch()
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        RunFolder.require_free(tmp_path / "a", overwrite=False)
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        RunFolder.create(tmp_path / "a", overwrite=False)
+
+
+def test_nor_one_whose_steps_another_tracker_may_have_recorded(tmp_path: Path) -> None:
+    begun(tmp_path / "a", ["tensorboard"])
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        RunFolder.create(tmp_path / "a", overwrite=False)
+
+
+def test_looking_whether_a_folder_is_free_changes_nothing_and_sees_the_lock(tmp_path: Path) -> None:
+    RunFolder.require_free(tmp_path / "new", overwrite=False)
+    assert not (tmp_path / "new").exists()
+    make_run(tmp_path / "a")
+    RunFolder.require_free(tmp_path / "a", overwrite=True)
+    assert read_manifest(tmp_path / "a") == RESOLVED
+    with RunFolder.open(tmp_path / "a"), pytest.raises(RunFolderError, match="in use"):
+        RunFolder.require_free(tmp_path / "a", overwrite=True)

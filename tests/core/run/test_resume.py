@@ -33,8 +33,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_nothing_changed() -> None:
-    assert compare(MANIFEST, copy.deepcopy(MANIFEST)) == ([], [])
-    assert compare({"a": (1, 2)}, {"a": [1, 2]}) == ([], [])  # YAML has no tuples
+    assert compare(MANIFEST, copy.deepcopy(MANIFEST)) == ([], [], [])
+    assert compare({"a": (1, 2)}, {"a": [1, 2]}) == ([], [], [])  # YAML has no tuples
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_nothing_changed() -> None:
     ],
 )
 def test_what_matters_is_refused_with_key_old_and_new(key: str, value: Any) -> None:
-    fine, refused = compare(MANIFEST, changed(key, value))
-    assert fine == []
+    free, noted, refused = compare(MANIFEST, changed(key, value))
+    assert free == noted == []
     section, *rest = key.split(".")
     old = MANIFEST[section]
     for part in rest:
@@ -78,8 +78,8 @@ def test_what_matters_is_refused_with_key_old_and_new(key: str, value: Any) -> N
     ],
 )
 def test_what_says_how_long_or_where_is_free(key: str, value: Any) -> None:
-    fine, refused = compare(MANIFEST, changed(key, value))
-    assert refused == []
+    fine, noted, refused = compare(MANIFEST, changed(key, value))
+    assert noted == refused == []
     assert len(fine) == 1
     assert fine[0].startswith(f"{key}: ")
     assert "counts from" not in fine[0]
@@ -96,21 +96,21 @@ def test_what_says_how_long_or_where_is_free(key: str, value: Any) -> None:
     ],
 )
 def test_the_rest_may_change_and_is_told(key: str, value: Any) -> None:
-    fine, refused = compare(MANIFEST, changed(key, value))
-    assert refused == []
+    free, fine, refused = compare(MANIFEST, changed(key, value))
+    assert free == refused == []
     assert len(fine) == 1
     assert fine[0].startswith(f"{key}: ")
     assert fine[0].endswith(f"now {value!r}; it counts from the resumed step on")
 
 
 def test_added_and_removed_keys() -> None:
-    _, refused = compare(MANIFEST, changed("rewards.short", {"use": "short", "weight": 0.1}))
+    _, _, refused = compare(MANIFEST, changed("rewards.short", {"use": "short", "weight": 0.1}))
     assert refused[0].startswith("rewards.short.use: left out when the run was started, now 'short'")
-    _, refused = compare(MANIFEST, changed("algorithm.kl", None))
+    _, _, refused = compare(MANIFEST, changed("algorithm.kl", None))
     assert any(text.startswith("algorithm.kl: left out when the run was started, now null") for text in refused)
-    _, refused = compare(MANIFEST, changed("data.chat_template_kwargs", {"enable_thinking": False}))
+    _, _, refused = compare(MANIFEST, changed("data.chat_template_kwargs", {"enable_thinking": False}))
     assert any(text.startswith("data.chat_template_kwargs.enable_thinking: left out") for text in refused)
 
 
 def test_a_key_that_only_begins_like_a_rule_is_not_under_it() -> None:
-    assert compare({"dataset": 1}, {"dataset": 2})[1] == []
+    assert compare({"dataset": 1}, {"dataset": 2}).refused == []

@@ -22,14 +22,16 @@ Context = Callable[..., TrackerContext]
 
 
 def test_the_line_of_a_step() -> None:
-    assert step_line(12, 150, METRICS) == "step 12/150  reward 0.43  tokens 21.1  entropy 0.52  4.1k tok/s"
+    assert step_line(12, 150, METRICS) == "step 12/150  reward 0.43  tokens/response 21.1  entropy 0.52  4.1k tok/s"
     assert step_line(0, 150, {"eval/accuracy": 0.382}) == "step 0/150  accuracy 0.38"
     assert step_line(1, 2, {"reward/mean": float("nan")}) == "step 1/2  reward nan"
 
 
 def test_the_longest_usual_line_fits_80_columns() -> None:
     values = {"response/tokens_mean": 999.4, "reward/mean": 0.123, "policy/entropy": 0.52, "eval/accuracy": 0.456}
-    assert len(step_line(1500, 1500, METRICS | values)) <= 80
+    told = "step 1500/1500  reward 0.12  tokens/response 999  4.1k tok/s  accuracy 0.46"  # no room for the entropy
+    assert step_line(1500, 1500, METRICS | values) == told
+    assert len(told) < 80
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,25 @@ def test_lines_where_the_output_is_no_terminal(
         "hello [bold]" + "x" * 200,
         "warning: careful",
     ]
+
+
+def test_a_long_phase_has_a_line_every_30_seconds(context: Context) -> None:
+    stream, now = io.StringIO(), [0.0]
+    tracker = LineTracker(context(), stream, clock=lambda: now[0])
+    for seconds, name, done in (
+        (0, "generate", 0),
+        (29, "generate", 100),
+        (31, "generate", 120),
+        (60, "generate", 130),
+        (61, "generate", 140),
+        (90, "generate", 0),  # the next step's
+        (100, "generate", 50),
+        (119, "update", 1),
+        (150, "update", 2),
+    ):
+        now[0] = float(seconds)
+        tracker.phase(name, done, 512 if done else 0)
+    assert stream.getvalue().splitlines() == ["… generate 120/512", "… generate 140/512", "… update 2/512"]
 
 
 @pytest.fixture
@@ -120,6 +141,24 @@ def test_progress_shows_step_phase_and_last_values_at_width_80(progress: tuple[P
     assert tracker.state() == {"step": 13}
     tracker.close()
     assert screen(stream.getvalue())[-2].split()[0] == "done"
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed"])
+def test_a_run_that_did_not_get_to_its_end_is_not_done(progress: tuple[ProgressTracker, io.StringIO], end: str) -> None:
+    tracker, stream = progress
+    tracker.phase(end)
+    tracker.close()
+    assert screen(stream.getvalue())[-2].split()[0] == end
+
+
+def test_every_evaluation_stays_on_the_screen(progress: tuple[ProgressTracker, io.StringIO]) -> None:
+    tracker, stream = progress
+    tracker.log(12, {"eval/accuracy": 0.25})
+    tracker.log(13, METRICS)
+    tracker.log(14, {"eval/accuracy": 0.5})
+    tracker.close()
+    lines = [line for line in screen(stream.getvalue()) if "accuracy" in line and line.startswith("step")]
+    assert lines == ["step 12/150  accuracy 0.25", "step 14/150  accuracy 0.50"]
 
 
 def test_a_resumed_bar_starts_where_the_run_goes_on(progress: tuple[ProgressTracker, io.StringIO]) -> None:
