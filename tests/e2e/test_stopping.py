@@ -70,8 +70,11 @@ def test_wherever_a_signal_comes(
     for number in numbers:
         process.send_signal(number)
         time.sleep(0.1)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode in codes, err
     assert "Traceback" not in err
     checkpoints = task.folder / "runs/tiny/checkpoints"
+    if "stopped by" in err:
+        assert ("go on with --resume" if saved else "nothing is saved yet") in err
+        assert out.splitlines()[-1] == "stopped"  # the phase that trackers hear of last
     assert [faults(path) for path in checkpoints.glob("step_*")] == [[]] * saved
