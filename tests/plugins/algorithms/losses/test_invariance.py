@@ -100,7 +100,9 @@ def test_one_gradient_for_every_split_and_order(name: str, aggregate: str, data:
     assert (got - want).norm() <= 1e-5 * want.norm()
     assert metrics == pytest.approx(want_metrics, rel=1e-5, abs=1e-6)
     if name in ("clip-cov", "kl-cov") and batch["loss_mask"].sum() > 10:
-        assert 0 < want_metrics["policy/selected_fraction"] <= 0.3
+        assert want_metrics["policy/selected_fraction"] <= 0.3
+    if name == "kl-cov":  # clip-cov's band may hold no token of a small batch
+        assert want_metrics["policy/selected_fraction"] > 0
 
 
 @pytest.mark.parametrize("name", ["clip-cov", "kl-cov"])
