@@ -38,7 +38,9 @@ class Stopping:
 
     def __enter__(self) -> Stopping:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+            # Ignored from the start means that a shell keeps its Ctrl-C from what runs in the background.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -43,6 +43,17 @@ def test_a_second_signal_is_the_systems() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_what_a_shell_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stopping() as stopping:
+            os.kill(os.getpid(), signal.SIGINT)
+            stopping.check()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Stopping():
