@@ -22,7 +22,7 @@ sys.path.insert(0, str(QUICKSTART))
 
 SETTINGS: dict[str, list[str]] = {
     "grpo": [],
-    "dapo": ["algorithm.use=dapo", "algorithm.dynamic_sampling.max_generation_rounds=4", "run.max_steps=100"],
+    "dapo": ["algorithm.use=dapo", "run.max_steps=100"],
     "ppo": ["algorithm.use=ppo", "critic={use: fsdp, lr: 1e-3, warmup_steps: 5}", "run.max_steps=80"],
     "rloo": ["algorithm.use=rloo"],
     "reinforce-plus-plus": ["algorithm.use=reinforce-plus-plus"],
