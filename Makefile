@@ -1,5 +1,5 @@
 # Everything a checkout needs. The environment is .venv here, made with pip alone; PYTHON picks the interpreter.
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3))
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PLUGINS := $(sort $(wildcard plugins/*/*/))
