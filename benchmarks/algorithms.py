@@ -23,7 +23,7 @@ sys.path.insert(0, str(QUICKSTART))
 SETTINGS: dict[str, list[str]] = {
     "grpo": [],
     "dapo": ["algorithm.use=dapo", "run.max_steps=100"],
-    "ppo": ["algorithm.use=ppo", "critic={use: fsdp, lr: 1e-3, warmup_steps: 5}", "run.max_steps=80"],
+    "ppo": ["algorithm.use=ppo", "critic={use: fsdp, lr: 1e-3, warmup_steps: 5}", "run.max_steps=72"],
     "rloo": ["algorithm.use=rloo"],
     "reinforce-plus-plus": ["algorithm.use=reinforce-plus-plus"],
 }
