@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
@@ -26,6 +26,11 @@ def blame(who: object) -> Iterator[None]:
 
 def _place(error: Exception) -> str:
     """The deepest line of the plugin's own file: past the core that called it, before the libraries that it called."""
-    frames = list(dropwhile(lambda frame: frame.filename.startswith(_CORE), traceback.extract_tb(error.__traceback__)))
+    frames = traceback.extract_tb(error.__traceback__)
+    return deepest_line(list(dropwhile(lambda frame: frame.filename.startswith(_CORE), frames)))
+
+
+def deepest_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """`` (at FILE:LINE)``: the deepest of the frames that are in the first one's file; nothing without frames."""
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     return f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""

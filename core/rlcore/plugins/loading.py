@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rlcore.environment import BLOCK
 from rlcore.errors import BrokenPluginError, PluginConflictError, PluginError, RlcoreError, UnknownPluginError
 from rlcore.plugins import hookspecs, local
+from rlcore.plugins.blame import deepest_line
 from rlcore.plugins.config import AlgorithmConfig, PluginConfig, PluginRef
 from rlcore.plugins.contract import check_config, check_product, hook_arguments, hook_signature
 from rlcore.plugins.discovery import PluginInfo, find_plugins
@@ -133,9 +134,7 @@ def _told(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in _MACHINERY and not frame.filename.startswith("<frozen ")
     ]
-    own = [frame for frame in frames if frame.filename == frames[0].filename]
-    place = f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {text}{place}"
+    return f"{type(error).__name__}: {text}{deepest_line(frames)}"
 
 
 def _hook(kind: Kind, who: str, module: ModuleType) -> Callable[..., Any]:
